@@ -1,0 +1,317 @@
+"""What every method of the dual averaging family has in common as a `torch.optim.Optimizer`."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    _use_grad_for_differentiable,
+)
+
+from dualavg import _kernels
+from dualavg._kernels import Scalar
+
+Group: TypeAlias = dict[str, Any]
+StateDict: TypeAlias = dict[str, Any]
+
+_HALF = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+}
+
+_COUNTERS = {"step", "beta"}  # numbers that are read on the host, unless the step is capturable
+
+
+class AnchoredOptimizer(Optimizer, ABC):
+    """State, step and checkpoints of an optimizer that keeps an anchor `x0` and a gradient sum `s`.
+
+    A method of the family says in `_weights` which lambda_k and beta_k it takes; the rest is here.
+    """
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: StateDict) -> None:
+        super().__setstate__(state)
+        # A pickle or checkpoint of an older version may lack settings that came later.
+        for group in self.param_groups:
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+            group.setdefault("peak_lr", _new_peak(group["lr"]))
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
+        _check_settings({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        group.setdefault("peak_lr", _new_peak(group["lr"]))
+
+    @abstractmethod
+    def _weights(
+        self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        """lambda_k and beta_k for each parameter; `ks` holds k + 1."""
+
+    def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
+        """State of a parameter before its first step."""
+        device = p.device if group["capturable"] else torch.device("cpu")
+        return {
+            "step": torch.zeros((), dtype=_scalar_dtype(), device=device),
+            # Part of the graph under `differentiable`: x_{k+1} depends on x_0 through the anchor too.
+            "x0": p.clone(memory_format=torch.preserve_format),
+            "s": torch.zeros_like(
+                p,
+                dtype=_HALF.get(p.dtype, p.dtype),
+                memory_format=torch.preserve_format,
+                requires_grad=False,
+            ),
+        }
+
+    def _init_group(
+        self,
+        group: Group,
+        params: list[Tensor],
+        grads: list[Tensor],
+        x0s: list[Tensor],
+        sums: list[Tensor],
+        steps: list[Tensor],
+        betas: list[Tensor],
+        averages: list[Tensor],
+    ) -> bool:
+        """Collect what has a gradient, making its state where it is new; True if a gradient is sparse."""
+        has_sparse_grad = False
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            if not state:
+                state.update(self._new_state(p, group))
+            params.append(p)
+            grads.append(p.grad)
+            x0s.append(state["x0"])
+            sums.append(state["s"])
+            steps.append(state["step"])
+            if "beta" in state:
+                betas.append(state["beta"])
+            if "average" in state:
+                averages.append(state["average"])
+            has_sparse_grad |= p.grad.is_sparse
+        return has_sparse_grad
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step.
+
+        Args:
+            closure: evaluates the model again and returns the loss; called with gradients enabled.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_before_step()
+
+        for group in self.param_groups:
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
+            x0s: list[Tensor] = []
+            sums: list[Tensor] = []
+            steps: list[Tensor] = []
+            betas: list[Tensor] = []
+            averages: list[Tensor] = []
+            has_sparse_grad = self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
+            if not params:
+                continue
+            lr, c = _lr_and_c(group)
+            torch._foreach_add_(steps, 1)
+            ks = _step_numbers(group, params, steps)
+            self._average(params, averages, ks)
+            lambdas, scales = self._weights(group, lr, ks, betas)
+            _kernels.update(
+                params,
+                grads,
+                x0s,
+                sums,
+                lambdas,
+                scales,
+                c=c,
+                weight_decay=group["weight_decay"],
+                maximize=group["maximize"],
+                foreach=group["foreach"],
+                differentiable=group["differentiable"],
+                has_sparse_grad=has_sparse_grad,
+            )
+        return loss
+
+    def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
+        """Take the x_k at which the gradients were taken into the averaged iterate, if one is kept."""
+
+    def _check_before_step(self) -> None:
+        """Raise what can be raised before anything has changed."""
+        if torch.compiler.is_compiling():
+            return
+        for i, group in enumerate(self.param_groups):
+            _check_settings(group)
+            for j, p in enumerate(group["params"]):
+                if p.grad is None:
+                    continue
+                s = self.state[p]["s"] if p in self.state else p
+                if p.layout == torch.strided and s.shape == p.shape and s.device == p.device:
+                    continue
+                name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
+                if p.layout != torch.strided:
+                    raise ValueError(
+                        f"Parameter {name} has layout {p.layout}, but must be dense; "
+                        "only its gradient may be sparse."
+                    )
+                raise ValueError(
+                    f"Parameter {name} was {tuple(s.shape)} on {s.device} at its last step and is "
+                    f"{tuple(p.shape)} on {p.device} now: make a new optimizer after such a change."
+                )
+
+    @torch.no_grad()
+    def reset_anchor(self) -> None:
+        """Start the method anew at the current parameters: x0 = x, s = 0, k = 0.
+
+        For those who load weights into the model after the optimizer already has state, as
+        `torch.distributed.checkpoint` does: it fills an optimizer's state by a step of its own, and the
+        anchor would stay at the weights of that moment. Also the right call after any other jump of the
+        parameters that the optimizer did not make.
+        """
+        for group in self.param_groups:
+            group["peak_lr"].zero_()
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                for key, fresh in self._new_state(p, group).items() if state else ():
+                    # In place where it can be: a captured graph goes on using the same memory.
+                    same = state[key].dtype == fresh.dtype
+                    state[key] = state[key].copy_(fresh) if same else fresh
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state dict, each tensor in the dtype it was saved in.
+
+        `torch.optim` casts state to the parameter's dtype, which would round `s` away when the parameters
+        are in half precision. Nothing loaded shares memory with `state_dict`. A state dict that is not one of
+        this method's is refused before anything is changed.
+        """
+        saved: dict[Tensor, dict[str, Tensor]] = {}
+
+        # Between the user's own hooks: after those that may rewrite the state dict, before those that read.
+        def remember(_: Optimizer, final: StateDict) -> None:
+            saved.update(self._checked_state(final))
+
+        def restore(_: Optimizer) -> None:
+            for p, state in saved.items():
+                self.state[p] = state
+
+        before = self.register_load_state_dict_pre_hook(remember)
+        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _checked_state(self, state_dict: StateDict) -> dict[Tensor, dict[str, Tensor]]:
+        """The state to be loaded for each parameter, on its device and in its own dtype."""
+        capturable = [g.get("capturable", False) for g in state_dict["param_groups"]]
+        saved_ids = [g["params"] for g in state_dict["param_groups"]]
+        checked: dict[Tensor, dict[str, Tensor]] = {}
+        pairs = chain.from_iterable(
+            ((p, i, on_device) for p, i in zip(group["params"], ids, strict=False))
+            for group, ids, on_device in zip(self.param_groups, saved_ids, capturable, strict=False)
+        )
+        for p, i, on_device in pairs:
+            state = state_dict["state"].get(i)
+            if not state:
+                continue
+            if not {"step", "x0", "s"} <= state.keys():
+                raise ValueError(
+                    f"This is not a state dict of {type(self).__name__}: the state of parameter {i} holds "
+                    f"{sorted(map(str, state))}, but 'step', 'x0' and 's' are needed."
+                )
+            if state["x0"].shape != p.shape or state["s"].shape != p.shape:
+                raise ValueError(
+                    f"The state of parameter {i} was saved for shape {tuple(state['x0'].shape)}, "
+                    f"but the parameter has shape {tuple(p.shape)}."
+                )
+            checked[p] = {
+                key: value.clone().to(p.device if on_device or key not in _COUNTERS else "cpu")
+                for key, value in state.items()
+            }
+        return checked
+
+
+def _lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
+    """eta_k, and c_{k+1} = min(1, c peak_lr / eta_k) with peak_lr the largest eta so far."""
+    lr, c, peak = group["lr"], 1 - group["momentum"], group["peak_lr"]
+    if torch.compiler.is_compiling() and not isinstance(lr, Tensor):
+        # Dynamo guards on the outcome of min and max of floats: as a tensor, a moving lr recompiles nothing.
+        lr = torch.zeros((), dtype=torch.float64) + lr
+    if isinstance(lr, Tensor):
+        lr = lr.squeeze()
+        peak = peak.clamp_(min=lr.detach()).squeeze()
+        if _on_device(group) or group["differentiable"]:
+            if group["couple_momentum"]:
+                # lr = 0 gives c = 1 without dividing by zero, in the derivative too.
+                ratio = c * peak / torch.where(lr > 0, lr, 1.0)
+                c = torch.where(lr > 0, ratio.clamp(max=1.0), 1.0)
+            return lr, c
+        lr = lr.item()
+    elif lr > peak.item():
+        peak.fill_(lr)
+    if group["couple_momentum"]:
+        c = min(1.0, c * peak.item() / lr) if lr > 0 else 1.0
+    return lr, c
+
+
+def _new_peak(lr: Scalar) -> Tensor:
+    """peak_lr before the first step: a tensor, so that a compiled step can raise it.
+
+    One element, not 0-dim: torch 2.13 compiles an in-place change of a 0-dim float64 graph input away.
+    """
+    if isinstance(lr, Tensor):
+        return torch.zeros(1, dtype=lr.dtype, device=lr.device)
+    return torch.zeros(1, dtype=torch.float64)
+
+
+def _step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:
+    """k + 1 for each parameter: floats, or tensors that are precise enough for the parameter."""
+    if not _on_device(group):
+        return [step.item() for step in steps]
+    return [
+        step.double() if p.dtype in (torch.float64, torch.complex128) else step
+        for p, step in zip(params, steps, strict=True)
+    ]
+
+
+def _scalar_dtype() -> torch.dtype:
+    """The dtype that torch.optim gives its step counts."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+def _on_device(group: Group) -> bool:
+    """Whether numbers must stay tensors: the step is traced, or may not wait for the device."""
+    return group["capturable"] or torch.compiler.is_compiling()
+
+
+def _check_settings(group: Group) -> None:
+    lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"A tensor lr must have one element, got shape {tuple(lr.shape)}.")
+    elif isinstance(lr, str) or not 0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number >= 0, got {lr!r}.")
+    if isinstance(momentum, str) or not 0 <= momentum < 1:
+        raise ValueError(f"momentum must lie in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
+    if isinstance(weight_decay, str) or not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay must be a finite number >= 0, got {weight_decay!r}.")
+    if group["foreach"] and group["differentiable"]:
+        raise ValueError("foreach=True cannot be differentiated through: leave foreach=None.")

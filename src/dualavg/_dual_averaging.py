@@ -1,0 +1,209 @@
+"""Dual averaging (Algorithm 1) and the steps from it to MDA (the ablation of Section 4)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from dualavg._anchored import AnchoredOptimizer, Group
+from dualavg._kernels import Scalar
+from dualavg._mda import square_roots
+
+
+class DualAveraging(AnchoredOptimizer):
+    r"""Stochastic dual averaging, with each step of the way to MDA as one setting.
+
+    From the anchor $x_0$, the parameter's value before its first step, with $s_{-1} = 0$:
+
+    $$s_k = s_{k-1} + \lambda_k (g_k + \text{weight\_decay} \, x_k)$$
+
+    $$x_{k+1} = (1 - c) x_k + c (x_0 - s_k / \beta_k)$$
+
+    | method | momentum | weighting | scaling | result |
+    |---|---|---|---|---|
+    | textbook (Nesterov, 2009) | 0 | constant | nesterov | averaged iterate |
+    | "Dual averaging" of the ablation | 0 | constant | sqrt | last iterate |
+    | "+ Momentum" | 0.9 | constant | sqrt | last iterate |
+    | "+ $\lambda \propto \sqrt{k+1}$", which is MDA | 0.9 | sqrt | sqrt | last iterate |
+
+    Args:
+        params: parameters, named parameters, or dicts that define groups.
+        lr: step size $\eta$, a float or a one-element tensor.
+        momentum: as in SGD; $c = 1 - \text{momentum}$. 0 is Algorithm 1.
+        weighting: $\lambda_k = \eta_k$ ("constant") or $\eta_k \sqrt{k+1}$ ("sqrt").
+        scaling: $\beta_k = \sqrt{k+1}$ ("sqrt"), or $\beta_{k+1} = \beta_k + 1/\beta_k$ from
+            $\beta_0 = 1$ ("nesterov").
+        weight_decay: L2 penalty.
+        average: keep the averaged iterate, at the price of one more buffer a parameter.
+        couple_momentum: as in `MDA`; nothing to couple without momentum.
+        maximize: follow the gradient up, not down.
+        foreach: multi-tensor kernels. None takes them where `torch.optim` would.
+        capturable: keep the step count on the parameter's device, for CUDA graphs.
+        differentiable: let autograd see the step.
+
+    Example:
+        >>> import torch
+        >>> x = torch.nn.Parameter(torch.tensor([3.0]))
+        >>> optimizer = DualAveraging([x], lr=1.0, scaling="nesterov")
+        >>> for _ in range(400):
+        ...     optimizer.zero_grad()
+        ...     (x - 1).abs().sum().backward()
+        ...     optimizer.step()
+        >>> abs(optimizer.averaged_parameters()[0].item() - 1) < 0.1
+        True
+
+    Departures from the paper:
+        The paper's closed form of the update drops x0; ours does not. With `weighting="constant"` the weight
+        of a gradient is lr, not 1, so that a schedule acts on it.
+
+    References:
+        Jelassi and Defazio, "Dual Averaging is Surprisingly Effective for Deep Learning Optimization",
+        2020, arXiv:2010.10502, Algorithm 1 and figure 1 (d). Nesterov, "Primal-dual subgradient methods for
+        convex problems", Mathematical Programming 120, 2009.
+    """
+
+    _swapped_in = False
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1.0,
+        momentum: float = 0.0,
+        weighting: Literal["constant", "sqrt"] = "constant",
+        scaling: Literal["sqrt", "nesterov"] = "sqrt",
+        weight_decay: float = 0.0,
+        *,
+        average: bool = True,
+        couple_momentum: bool = True,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "weighting": weighting,
+                "scaling": scaling,
+                "weight_decay": weight_decay,
+                "average": average,
+                "couple_momentum": couple_momentum,
+                "maximize": maximize,
+                "foreach": foreach,
+                "capturable": capturable,
+                "differentiable": differentiable,
+            },
+        )
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
+        group = {**self.defaults, **param_group}
+        for setting, choices in {
+            "weighting": ("constant", "sqrt"),
+            "scaling": ("sqrt", "nesterov"),
+        }.items():
+            if group[setting] not in choices:
+                raise ValueError(f"{setting} must be one of {choices}, got {group[setting]!r}.")
+        super().add_param_group(param_group)
+
+    def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
+        state = super()._new_state(p, group)
+        if group["scaling"] == "nesterov":
+            # In double where there is one: every beta is made from the one before.
+            dtype = torch.float32 if state["step"].device.type == "mps" else torch.float64
+            state["beta"] = torch.ones_like(state["step"], dtype=dtype)
+        if group["average"]:
+            state["average"] = p.detach().to(state["s"].dtype, copy=True)
+        return state
+
+    def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
+        # (k+1) avg_k = k avg_{k-1} + x_k: the mean of the points at which gradients were taken
+        if not averages:
+            return
+        with torch.no_grad():
+            for x, average, k in zip(params, averages, ks, strict=True):
+                weight = 1 / k
+                if isinstance(weight, Tensor):
+                    weight = weight.to(average.device, average.real.dtype)
+                average.lerp_(x.to(average.dtype), weight)
+
+    def _weights(
+        self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
+    ) -> tuple[list[Scalar], list[Scalar]]:
+        roots = square_roots(ks)
+        # lambda_k = eta_k or eta_k sqrt(k+1)
+        lambdas = [lr * root for root in roots] if group["weighting"] == "sqrt" else [lr] * len(ks)
+        if group["scaling"] == "sqrt":
+            return lambdas, roots
+        # beta_{k+1} = beta_k + 1 / beta_k, beta_0 = 1
+        traced = isinstance(ks[0], Tensor)
+        scales: list[Scalar] = [beta.clone() if traced else beta.item() for beta in betas]
+        for beta in betas:
+            beta.add_(1 / beta)
+        return lambdas, scales
+
+    def _check_before_step(self) -> None:
+        if self._swapped_in:
+            raise RuntimeError(
+                "step() inside use_averaged_parameters() would be undone at its end: step outside."
+            )
+        super()._check_before_step()
+
+    @torch.no_grad()
+    def averaged_parameters(self) -> list[Tensor]:
+        """Algorithm 1's result for each parameter: the mean of x_0, ..., x_k, where gradients were taken.
+
+        In the order and the dtype of the parameters; copies, so that nothing done to them reaches the
+        optimizer. A parameter that has not taken a step yet is its own average.
+        """
+        averages = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                if state and "average" not in state:
+                    raise RuntimeError("No average is kept: make DualAveraging with average=True.")
+                averages.append(state.get("average", p).to(p.dtype, copy=True))
+        return averages
+
+    @contextmanager
+    def use_averaged_parameters(self) -> Iterator[None]:
+        """Let the model hold the averaged parameters for a while; afterwards it is as it was, bit for bit.
+
+        Also when the block raises. A step inside is refused, and so is a second swap inside the first.
+
+        Example:
+            >>> import torch
+            >>> x = torch.nn.Parameter(torch.tensor([3.0]))
+            >>> optimizer = DualAveraging([x])
+            >>> for _ in range(2):
+            ...     x.grad = torch.ones(1)
+            ...     optimizer.step()
+            >>> with optimizer.use_averaged_parameters():
+            ...     x.item()  # the mean of 3 and 2
+            2.5
+            >>> round(x.item(), 4)
+            1.5858
+        """
+        if self._swapped_in:
+            raise RuntimeError("The averaged parameters are in use already.")
+        averages = self.averaged_parameters()
+        params = [p for group in self.param_groups for p in group["params"]]
+        live = [p.detach().clone() for p in params]
+        self._swapped_in = True
+        try:
+            _copy(averages, params)
+            yield
+        finally:
+            _copy(live, params)
+            self._swapped_in = False
+
+
+@torch.no_grad()
+def _copy(sources: list[Tensor], params: list[Tensor]) -> None:
+    for p, source in zip(params, sources, strict=True):
+        p.copy_(source)

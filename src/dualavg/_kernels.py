@@ -1,0 +1,177 @@
+"""The update of the dual averaging family, written once for each way of executing it.
+
+Every method of the family is the same three lines for a parameter x with anchor x_0:
+
+    s_k     = s_{k-1} + lambda_k (g_k + weight_decay x_k)
+    z_{k+1} = x_0 - s_k / beta_k
+    x_{k+1} = (1 - c) x_k + c z_{k+1}
+
+and differs from its sisters in lambda_k, beta_k and c alone, which the optimizers hand in.
+
+z is never stored. The last two lines are computed as lerp(x, x_0, c) - (c / beta_k) s_k: in place, without
+a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp returns x bit for bit, which
+(1 - c) x + c x_0 does not.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+Scalar: TypeAlias = float | Tensor
+
+
+def update(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    *,
+    c: Scalar,
+    weight_decay: float,
+    maximize: bool,
+    foreach: bool | None,
+    differentiable: bool,
+    has_sparse_grad: bool,
+) -> None:
+    """Advance every parameter by one step, in place, by the kernel that fits.
+
+    `lambdas` and `betas` hold one number a parameter: floats, or 0-dim tensors where the step must not wait
+    for the device or must be traced.
+    """
+    if foreach is None:
+        _, foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)
+    # A sparse gradient has no multi-tensor kernel.
+    kernel = _multi_tensor if foreach and not has_sparse_grad else _single_tensor
+    kernel(
+        params,
+        grads,
+        x0s,
+        sums,
+        lambdas,
+        betas,
+        c=c,
+        weight_decay=weight_decay,
+        maximize=maximize,
+        differentiable=differentiable,
+    )
+
+
+def _single_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    *,
+    c: Scalar,
+    weight_decay: float,
+    maximize: bool,
+    differentiable: bool,
+) -> None:
+    for param, grad, anchor, total, lam, beta in zip(params, grads, x0s, sums, lambdas, betas, strict=True):
+        x, g, x0, s = _as_real(param), _as_real(grad), _as_real(anchor), _as_real(total)
+
+        # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), each term straight into the sum
+        if weight_decay != 0:
+            _add_scaled_(s, x, lam * weight_decay)
+        _add_scaled_(total if g.is_sparse else s, g, -lam if maximize else lam)
+
+        # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k, in the wider dtype of x and s, rounded once
+        dtype = torch.promote_types(x.dtype, s.dtype)
+        in_place = x.dtype == dtype and not differentiable
+        y = x if in_place else x.to(dtype, copy=True)
+        y.lerp_(x0.to(dtype), _like(c, y))
+        _add_scaled_(y, s.clone() if differentiable else s, -(c / beta))
+        if not in_place:
+            x.copy_(y)
+
+
+def _multi_tensor(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    *,
+    c: Scalar,
+    weight_decay: float,
+    maximize: bool,
+    differentiable: bool,  # noqa: ARG001 - refused with foreach when the group is made
+) -> None:
+    for bucket in _buckets(params, x0s, sums, lambdas, betas):
+        xs = [_as_real(params[i]) for i in bucket]
+        gs = [_as_real(grads[i]) for i in bucket]
+        ss = [_as_real(sums[i]) for i in bucket]
+        lam = [lambdas[i] for i in bucket]
+        pull = [-(c / betas[i]) for i in bucket]
+
+        # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k)
+        if weight_decay != 0:
+            _foreach_add_scaled_(ss, xs, [a * weight_decay for a in lam])
+        _foreach_add_scaled_(ss, gs, [-a for a in lam] if maximize else lam)
+
+        # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k, in the wider dtype of x and s, rounded once
+        dtype = torch.promote_types(xs[0].dtype, ss[0].dtype)
+        in_place = xs[0].dtype == dtype
+        ys = xs if in_place else [x.to(dtype) for x in xs]
+        ends = [_as_real(x0s[i]).to(dtype) for i in bucket]
+        if isinstance(c, Tensor):
+            torch._foreach_lerp_(ys, ends, [_like(c, y) for y in ys])
+        else:
+            torch._foreach_lerp_(ys, ends, c)
+        _foreach_add_scaled_(ys, ss, pull)
+        if not in_place:
+            torch._foreach_copy_(xs, ys)
+
+
+def _buckets(
+    params: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+) -> list[list[int]]:
+    """Indices of the parameters that one multi-tensor call can take: one device, one dtype each, one k."""
+    found: dict[object, list[int]] = defaultdict(list)
+    for i, (p, x0, s, lam, beta) in enumerate(zip(params, x0s, sums, lambdas, betas, strict=True)):
+        k = None if isinstance(lam, Tensor) or isinstance(beta, Tensor) else (lam, beta)
+        found[p.device, p.dtype, x0.dtype, s.dtype, k].append(i)
+    return list(found.values())
+
+
+def _add_scaled_(out: Tensor, t: Tensor, a: Scalar) -> None:
+    """Out += a t, for any mix of dtypes and layouts."""
+    if isinstance(a, Tensor):
+        out.add_(t.to(out.dtype) * _like(a, out))
+    else:
+        out.add_(t, alpha=a)
+
+
+def _foreach_add_scaled_(outs: list[Tensor], ts: list[Tensor], a: Sequence[Scalar]) -> None:
+    """Outs += a ts, where a is either one number for all (a bucket has one k) or tensors."""
+    if isinstance(a[0], Tensor):
+        scaled = torch._foreach_mul(
+            [t.to(o.dtype) for t, o in zip(ts, outs, strict=True)],
+            [_like(b, o) for b, o in zip(a, outs, strict=True)],
+        )
+        torch._foreach_add_(outs, scaled)
+    else:
+        torch._foreach_add_(outs, ts, alpha=a[0])
+
+
+def _like(a: Scalar, t: Tensor) -> Any:
+    """A 0-dim tensor where and as `t` is; a float as it is."""
+    return a.to(t.device, t.dtype) if isinstance(a, Tensor) else a
+
+
+def _as_real(t: Tensor) -> Tensor:
+    """The view that multi-tensor and compiled kernels can take; a sparse tensor has none and needs none."""
+    return torch.view_as_real(t) if t.is_complex() and not t.is_sparse else t

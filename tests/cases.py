@@ -1,0 +1,129 @@
+"""The table of optimizers that the conformance tests run through every property."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualavg import MDA, DualAveraging
+from dualavg._reference import ReferenceDualAveraging, coupled_c
+
+
+@dataclass(frozen=True)
+class Case:
+    """An optimizer class with its settings, and what the reference needs to do the same."""
+
+    name: str
+    cls: type[torch.optim.Optimizer] = MDA
+    settings: dict[str, Any] = field(default_factory=dict)
+    weighting: str = "sqrt"
+    scaling: str = "sqrt"
+
+    def make(self, params: Any, **more: Any) -> torch.optim.Optimizer:
+        settings = {**self.settings, **more}
+        if settings.pop("tensor_lr", False):
+            settings["lr"] = torch.tensor(settings.get("lr", 1.0), dtype=torch.float64)
+        return self.cls(params, **settings)
+
+    def reference(self, x0: Tensor) -> ReferenceDualAveraging:
+        return ReferenceDualAveraging(x0, self.weighting, self.scaling)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _cases() -> Iterator[Case]:
+    yield Case("mda")
+    yield Case("mda-plain", settings={"momentum": 0.0})
+    yield Case("mda-decay", settings={"weight_decay": 0.01})
+    yield Case("mda-maximize", settings={"maximize": True, "weight_decay": 0.01})
+    yield Case("mda-uncoupled", settings={"couple_momentum": False})
+    yield Case("mda-tensor-lr", settings={"tensor_lr": True})
+    yield Case("mda-foreach", settings={"foreach": True, "weight_decay": 0.01})
+    yield Case("mda-foreach-maximize", settings={"foreach": True, "maximize": True})
+    yield Case("mda-capturable", settings={"capturable": True, "weight_decay": 0.01})
+    yield Case("mda-capturable-tensor-lr", settings={"capturable": True, "tensor_lr": True})
+    yield Case("mda-capturable-foreach", settings={"capturable": True, "foreach": True, "tensor_lr": True})
+    yield Case("da", DualAveraging, {}, "constant")
+    yield Case("da-momentum", DualAveraging, {"momentum": 0.9, "foreach": True}, "constant")
+    yield Case("da-momentum-sqrt", DualAveraging, {"momentum": 0.9, "weighting": "sqrt"})
+    yield Case("da-nesterov", DualAveraging, {"scaling": "nesterov"}, "constant", "nesterov")
+    yield Case(
+        "da-nesterov-capturable",
+        DualAveraging,
+        {"scaling": "nesterov", "weighting": "sqrt", "capturable": True},
+        "sqrt",
+        "nesterov",
+    )
+
+
+CASES = list(_cases())
+
+
+def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return [
+        torch.nn.Parameter(torch.randn(shape, generator=generator, dtype=wide).to(dtype)) for shape in shapes
+    ]
+
+
+def gradient(x: Tensor, k: int) -> Tensor:
+    """A noisy gradient of a smooth function: depends on where x is, so that errors would feed back."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1000 + k), dtype=torch.float64)
+    return (0.1 * torch.sin(x.detach().to(_wide(x))) + 0.1 * noise).to(x.dtype)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.complex128 if x.is_complex() else torch.float64
+
+
+def train(
+    optimizer: torch.optim.Optimizer,
+    steps: range,
+    *,
+    gradient: Callable[[Tensor, int], Tensor] = gradient,
+    before_step: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Give every parameter its gradient and take the steps, under a step size that rises and falls."""
+    base = [float(group["lr"]) for group in optimizer.param_groups]
+    for k in steps:
+        for group, lr in zip(optimizer.param_groups, base, strict=True):
+            _set_lr(group, lr * shape_of_lr(k))
+            for p in group["params"]:
+                p.grad = gradient(p, k)
+        before_step(k)
+        optimizer.step()
+    for group, lr in zip(optimizer.param_groups, base, strict=True):
+        _set_lr(group, lr)
+
+
+def _set_lr(group: dict[str, Any], lr: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+
+
+def shape_of_lr(k: int) -> float:
+    """Warm-up over 20 steps, flat to 60, then down as 1/k; zero once, at step 150."""
+    if k == 150:
+        return 0.0
+    return min(1.0, (k + 1) / 20, 60 / (k + 1))
+
+
+class ReferenceGroup:
+    """The reference for one parameter with the settings of its group, coupling included."""
+
+    def __init__(self, case: Case, x0: Tensor) -> None:
+        self.reference = case.reference(x0)
+        self.peak = 0.0
+
+    def step(self, grad: Tensor, group: dict[str, Any]) -> None:
+        lr, c = float(group["lr"]), 1 - group["momentum"]
+        self.peak = max(self.peak, lr)
+        if group["couple_momentum"]:
+            c = coupled_c(c, lr, self.peak)
+        self.reference.step(grad, lr, c, group["weight_decay"], group["maximize"])
