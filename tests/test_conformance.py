@@ -385,7 +385,7 @@ def test_a_sparse_parameter_is_refused_before_anything_moves(case: Case) -> None
     optimizer = case.make([("dense", dense), ("table", sparse)])
     before = dense.detach().clone()
     dense.grad, sparse.grad = gradient(dense, 0), sparse.detach().clone()
-    with pytest.raises(ValueError, match="Parameter 'table' has layout torch.sparse_coo, but must be dense"):
+    with pytest.raises(ValueError, match=r"Parameter 'table' has layout torch\.sparse_coo"):
         optimizer.step()
     assert torch.equal(dense, before)
     assert not optimizer.state

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import chain
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -48,7 +49,7 @@ class AnchoredOptimizer(Optimizer, ABC):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
-        _check_settings({**self.defaults, **param_group})
+        _check_settings({**self.defaults, **param_group}, read_tensors=True)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         group.setdefault("peak_lr", _new_peak(group["lr"]))
@@ -63,7 +64,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         """State of a parameter before its first step."""
         device = p.device if group["capturable"] else torch.device("cpu")
         return {
-            "step": torch.zeros((), dtype=_scalar_dtype(), device=device),
+            "step": torch.zeros((), dtype=torch.float32, device=device),
             # Part of the graph under `differentiable`: x_{k+1} depends on x_0 through the anchor too.
             "x0": p.clone(memory_format=torch.preserve_format),
             "s": torch.zeros_like(
@@ -158,7 +159,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         if torch.compiler.is_compiling():
             return
         for i, group in enumerate(self.param_groups):
-            _check_settings(group)
+            _check_settings(group, read_tensors=False)
             for j, p in enumerate(group["params"]):
                 if p.grad is None:
                     continue
@@ -257,11 +258,14 @@ def _lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
         lr = torch.zeros((), dtype=torch.float64) + lr
     if isinstance(lr, Tensor):
         lr = lr.squeeze()
-        peak = peak.clamp_(min=lr.detach()).squeeze()
+        if group["differentiable"]:
+            peak = group["peak_lr"] = torch.maximum(peak, lr)  # c depends on lr through it
+        else:
+            peak.clamp_(min=lr.detach())
         if _on_device(group) or group["differentiable"]:
             if group["couple_momentum"]:
                 # lr = 0 gives c = 1 without dividing by zero, in the derivative too.
-                ratio = c * peak / torch.where(lr > 0, lr, 1.0)
+                ratio = c * peak.squeeze() / torch.where(lr > 0, lr, 1.0)
                 c = torch.where(lr > 0, ratio.clamp(max=1.0), 1.0)
             return lr, c
         lr = lr.item()
@@ -292,26 +296,27 @@ def _step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> li
     ]
 
 
-def _scalar_dtype() -> torch.dtype:
-    """The dtype that torch.optim gives its step counts."""
-    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-
-
 def _on_device(group: Group) -> bool:
     """Whether numbers must stay tensors: the step is traced, or may not wait for the device."""
     return group["capturable"] or torch.compiler.is_compiling()
 
 
-def _check_settings(group: Group) -> None:
+def _check_settings(group: Group, *, read_tensors: bool) -> None:
+    """Raise one sentence about what is wrong, if anything is. Reading a tensor may wait for a device."""
     lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
     if isinstance(lr, Tensor):
         if lr.numel() != 1:
             raise ValueError(f"A tensor lr must have one element, got shape {tuple(lr.shape)}.")
-    elif isinstance(lr, str) or not 0 <= lr < math.inf:
+        lr = lr.item() if read_tensors else 0.0
+    if not _is_between(lr, 0, math.inf):
         raise ValueError(f"lr must be a finite number >= 0, got {lr!r}.")
-    if isinstance(momentum, str) or not 0 <= momentum < 1:
+    if not _is_between(momentum, 0, 1):
         raise ValueError(f"momentum must lie in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
-    if isinstance(weight_decay, str) or not 0 <= weight_decay < math.inf:
+    if not _is_between(weight_decay, 0, math.inf):
         raise ValueError(f"weight_decay must be a finite number >= 0, got {weight_decay!r}.")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through: leave foreach=None.")
+
+
+def _is_between(x: object, low: float, high: float) -> bool:
+    return isinstance(x, Real) and low <= float(x) < high

@@ -114,9 +114,11 @@ class DualAveraging(AnchoredOptimizer):
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         state = super()._new_state(p, group)
         if group["scaling"] == "nesterov":
-            # In double where there is one: every beta is made from the one before.
-            dtype = torch.float32 if state["step"].device.type == "mps" else torch.float64
-            state["beta"] = torch.ones_like(state["step"], dtype=dtype)
+            # In double where there is one: every beta is made from the one before. One element, not 0-dim:
+            # see _anchored._new_peak.
+            device = state["step"].device
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            state["beta"] = torch.ones(1, dtype=dtype, device=device)
         if group["average"]:
             state["average"] = p.detach().to(state["s"].dtype, copy=True)
         return state
@@ -142,7 +144,7 @@ class DualAveraging(AnchoredOptimizer):
             return lambdas, roots
         # beta_{k+1} = beta_k + 1 / beta_k, beta_0 = 1
         traced = isinstance(ks[0], Tensor)
-        scales: list[Scalar] = [beta.clone() if traced else beta.item() for beta in betas]
+        scales: list[Scalar] = [beta.squeeze().clone() if traced else beta.item() for beta in betas]
         for beta in betas:
             beta.add_(1 / beta)
         return lambdas, scales

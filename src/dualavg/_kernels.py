@@ -75,12 +75,13 @@ def _single_tensor(
     maximize: bool,
     differentiable: bool,
 ) -> None:
+    # Under `differentiable`, what autograd may save is cloned: x and s are changed in place at every step.
     for param, grad, anchor, total, lam, beta in zip(params, grads, x0s, sums, lambdas, betas, strict=True):
         x, g, x0, s = _as_real(param), _as_real(grad), _as_real(anchor), _as_real(total)
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), each term straight into the sum
         if weight_decay != 0:
-            _add_scaled_(s, x, lam * weight_decay)
+            _add_scaled_(s, x.clone() if differentiable else x, lam * weight_decay)
         _add_scaled_(total if g.is_sparse else s, g, -lam if maximize else lam)
 
         # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k, in the wider dtype of x and s, rounded once

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from dualavg._anchored import AnchoredOptimizer, Group
 from dualavg._kernels import Scalar
+from dualavg.theory import mda_lr
 
 
 class MDA(AnchoredOptimizer):
@@ -119,14 +120,12 @@ class MDA(AnchoredOptimizer):
             >>> optimizer.param_groups[0]["lr"]
             0.2
         """
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {momentum!r}.")
         groups = list(cast(Iterable[Any], params))
         for i, group in enumerate(groups):
             if isinstance(group, dict) and group.keys() & {"lr", "momentum"}:
-                own_lr, own_momentum = group.get("lr", lr), group.get("momentum", momentum)
-                groups[i] = {**group, "lr": own_lr / (1 - own_momentum)}
-        return cls(groups, lr / (1 - momentum), momentum, weight_decay, **settings)
+                own_lr = mda_lr(group.get("lr", lr), group.get("momentum", momentum))
+                groups[i] = {**group, "lr": own_lr}
+        return cls(groups, mda_lr(lr, momentum), momentum, weight_decay, **settings)
 
     def _weights(
         self,

@@ -1,0 +1,50 @@
+# Every target sets up what it needs in .venv on its first run, and nothing twice.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# oneDNN must not take AMX where a CPU advertises it and a virtual machine forbids it.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: demo test test-all lint docs figures bench clean help
+
+help:  ## What there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.bench  ## Train a small network with MDA, SGD+M and Adam; prints a table, saves a plot
+	@$(BIN)/python examples/digits.py
+
+test: lint  ## Lint, types, tests, doctests, the code in README and docs
+	$(BIN)/pytest -q -m "not slow"
+
+test-all: lint  ## The same, with the slow tests
+	$(BIN)/pytest -q
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.docs  ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built: site/index.html"
+
+figures: $(VENV)/.docs  ## Draw the documentation's figures anew
+	for script in docs/figures/*.py; do $(BIN)/python $$script || exit 1; done
+
+bench: $(VENV)/.bench  ## Time of an optimizer step, as a ratio to AdamW's
+	@$(BIN)/python benchmarks/step_time.py
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) site out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# One marker an extra: newer than pyproject.toml and constraints.txt, or the install runs again.
+$(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing dualavg[$*] into $(VENV) (about a minute the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "dualavg needs Python 3.10 or later: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,99 @@
+"""What the two processes of test_distributed.py do; in a module of its own, so that they can import it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.functional import mse_loss
+
+from dualavg import MDA
+
+STEPS = 12
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
+
+
+def batch(k: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(k)
+    inputs = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    return inputs, inputs[:, :2].sin()
+
+
+def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, part: slice) -> None:
+    for k in steps:
+        inputs, targets = (t[part] for t in batch(k))
+        optimizer.zero_grad()
+        mse_loss(model(inputs), targets).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = 1.0 / (k + 1)
+        optimizer.step()
+
+
+def alone() -> list[Tensor]:
+    model = network()
+    fit(model, MDA(model.parameters(), weight_decay=1e-3), range(STEPS), slice(None))
+    return [p.detach() for p in model.parameters()]
+
+
+def _worker(rank: int, task: Callable[[slice, Path], Any], folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    try:
+        task(slice(rank * 4, rank * 4 + 4), folder)
+    finally:
+        dist.destroy_process_group()
+
+
+def two_processes(task: Callable[[slice, Path], Any], folder: Path) -> None:
+    torch.multiprocessing.spawn(_worker, (task, folder), nprocs=2)
+
+
+def ddp(part: slice, folder: Path) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = network()
+    fit(DistributedDataParallel(model), MDA(model.parameters(), weight_decay=1e-3), range(STEPS), part)
+    torch.save([p.detach() for p in model.parameters()], folder / f"rank{dist.get_rank()}.pt")
+
+
+def _sharded() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = network()
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    return model, MDA(model.parameters(), weight_decay=1e-3)
+
+
+def fsdp2(part: slice, folder: Path) -> None:
+    """Half the run, a sharded checkpoint, and the other half in new objects."""
+    model, optimizer = _sharded()
+    fit(model, optimizer, range(STEPS // 2), part)
+    state = optimizer.state[next(iter(model.parameters()))]
+    assert type(state["s"]) is type(state["x0"]) is type(next(iter(model.parameters())).data)
+    weights, saved = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": saved}, checkpoint_id=folder / "checkpoint")
+    fit(model, optimizer, range(STEPS // 2, STEPS), part)
+    whole = [p.full_tensor() for p in model.parameters()]
+
+    model, optimizer = _sharded()
+    weights, saved = get_state_dict(model, optimizer)
+    target = {"model": weights, "optimizer": saved}
+    dcp.load(target, checkpoint_id=folder / "checkpoint")
+    set_state_dict(model, optimizer, model_state_dict=target["model"], optim_state_dict=target["optimizer"])
+    fit(model, optimizer, range(STEPS // 2, STEPS), part)
+    resumed = [p.full_tensor() for p in model.parameters()]
+    assert all(torch.equal(p, q) for p, q in zip(whole, resumed, strict=True))
+    torch.save([p.detach() for p in resumed], folder / f"rank{dist.get_rank()}.pt")
