@@ -44,7 +44,7 @@ class DualAveraging(AnchoredOptimizer):
         capturable: keep the step count on the parameter's device, for CUDA graphs.
         differentiable: let autograd see the step.
 
-    Example:
+    Examples:
         >>> import torch
         >>> x = torch.nn.Parameter(torch.tensor([3.0]))
         >>> optimizer = DualAveraging([x], lr=1.0, scaling="nesterov")
@@ -178,7 +178,7 @@ class DualAveraging(AnchoredOptimizer):
 
         Also when the block raises. A step inside is refused, and so is a second swap inside the first.
 
-        Example:
+        Examples:
             >>> import torch
             >>> x = torch.nn.Parameter(torch.tensor([3.0]))
             >>> optimizer = DualAveraging([x])

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
-from typing_extensions import Self
 
 from dualavg._anchored import AnchoredOptimizer, Group
 from dualavg._kernels import Scalar
@@ -44,7 +43,7 @@ class MDA(AnchoredOptimizer):
         capturable: keep the step count on the parameter's device, for CUDA graphs.
         differentiable: let autograd see the step. `x0` stays part of the graph then.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = torch.nn.Linear(2, 1)
         >>> optimizer = MDA(model.parameters(), lr=1.0)
@@ -103,7 +102,7 @@ class MDA(AnchoredOptimizer):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         **settings: Any,
-    ) -> Self:
+    ) -> "MDA":
         """Build MDA from settings that work for `torch.optim.SGD`: MDA's step size is lr / (1 - momentum).
 
         Args:
@@ -113,7 +112,7 @@ class MDA(AnchoredOptimizer):
             weight_decay: SGD's weight decay, taken as it is; the paper finds that less is often better.
             **settings: any other setting of MDA.
 
-        Example:
+        Examples:
             >>> import torch
             >>> model = torch.nn.Linear(2, 1)
             >>> optimizer = MDA.from_sgd(model.parameters(), lr=0.1, momentum=0.5)
