@@ -159,7 +159,8 @@ def test_weights_loaded_after_that_step_need_a_new_anchor() -> None:
 
 
 @both
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
+@pytest.mark.filterwarnings("ignore:torch.distributed is (disabled, )?unavailable or uninitialized")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")  # torch 2.6
 def test_a_run_resumes_bitwise_from_a_distributed_checkpoint(
     cls: type[torch.optim.Optimizer], tmp_path: Path
 ) -> None:

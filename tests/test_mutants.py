@@ -42,8 +42,8 @@ MUTANTS = {
     ),
     "mul and add instead of lerp": (
         "_kernels.py",
-        "y.lerp_(x0.to(dtype), _like(c, y))",
-        "y.mul_(1 - _like(c, y)).add_(x0.to(dtype) * _like(c, y))",
+        "y.lerp_(x0.to(dtype), like(c, y))",
+        "y.mul_(1 - like(c, y)).add_(x0.to(dtype) * like(c, y))",
     ),
     "the first step counts twice": (
         "_anchored.py",

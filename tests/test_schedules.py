@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-import dualavg
+from dualavg import MDA
 from dualavg.schedules import (
     ExponentialTail,
     FlatThenDrop,
@@ -36,11 +36,10 @@ CASES = {
     "exponential_tail": lambda opt, **kw: ExponentialTail(opt, 9, factor=1.07, warmup_steps=6, **kw),
     "flat_then_drop": lambda opt, **kw: FlatThenDrop(opt, 11, **kw),
 }
-OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam]
-if hasattr(dualavg, "MDA"):
-    OPTIMIZERS.append(dualavg.MDA)
+OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, MDA]
 
 every_schedule = pytest.mark.parametrize("make", CASES.values(), ids=CASES.keys())
+torch_26_warns = pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")
 every_optimizer = pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
 
 
@@ -221,7 +220,6 @@ def test_a_tensor_lr_is_updated_in_place(make, optimizer_class):
             assert group["lr"] is lr
             assert torch.equal(lr, torch.tensor(base) * schedule.factor(k))
         train(optimizer, schedule, 1)
-    assert schedule.get_last_lr()[0] is not lrs[0]
 
 
 @every_schedule
@@ -270,6 +268,7 @@ def test_a_factor_of_zero_is_left_again_without_dividing_by_it():
     assert [a for a, _ in used] == [0.3, 0.3, 0.0, 0.3, 0.3]
 
 
+@torch_26_warns
 @every_schedule
 def test_after_another_in_sequence_it_starts_from_its_step_zero(make):
     optimizer = two_groups()
@@ -280,6 +279,7 @@ def test_after_another_in_sequence_it_starts_from_its_step_zero(make):
     assert used[4:] == [[0.3 * f, 0.07 * f] for f in factors(ours)]
 
 
+@torch_26_warns
 @every_schedule
 def test_before_another_in_sequence_it_starts_once(make):
     optimizer = two_groups()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from dualavg._anchored import AnchoredOptimizer, Group
-from dualavg._kernels import Scalar
+from dualavg._kernels import Scalar, as_real, like
 from dualavg._mda import square_roots
 
 
@@ -128,11 +128,9 @@ class DualAveraging(AnchoredOptimizer):
         if not averages:
             return
         with torch.no_grad():
-            for x, average, k in zip(params, averages, ks, strict=True):
-                weight = 1 / k
-                if isinstance(weight, Tensor):
-                    weight = weight.to(average.device, average.real.dtype)
-                average.lerp_(x.to(average.dtype), weight)
+            for param, total, k in zip(params, averages, ks, strict=True):
+                x, average = as_real(param), as_real(total)
+                average.lerp_(x.to(average.dtype), like(1 / k, average))
 
     def _weights(
         self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]

@@ -77,7 +77,7 @@ def _single_tensor(
 ) -> None:
     # Under `differentiable`, what autograd may save is cloned: x and s are changed in place at every step.
     for param, grad, anchor, total, lam, beta in zip(params, grads, x0s, sums, lambdas, betas, strict=True):
-        x, g, x0, s = _as_real(param), _as_real(grad), _as_real(anchor), _as_real(total)
+        x, g, x0, s = as_real(param), as_real(grad), as_real(anchor), as_real(total)
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), each term straight into the sum
         if weight_decay != 0:
@@ -88,7 +88,7 @@ def _single_tensor(
         dtype = torch.promote_types(x.dtype, s.dtype)
         in_place = x.dtype == dtype and not differentiable
         y = x if in_place else x.to(dtype, copy=True)
-        y.lerp_(x0.to(dtype), _like(c, y))
+        y.lerp_(x0.to(dtype), like(c, y))
         _add_scaled_(y, s.clone() if differentiable else s, -(c / beta))
         if not in_place:
             x.copy_(y)
@@ -108,9 +108,9 @@ def _multi_tensor(
     differentiable: bool,  # noqa: ARG001 - refused with foreach when the group is made
 ) -> None:
     for bucket in _buckets(params, x0s, sums, lambdas, betas):
-        xs = [_as_real(params[i]) for i in bucket]
-        gs = [_as_real(grads[i]) for i in bucket]
-        ss = [_as_real(sums[i]) for i in bucket]
+        xs = [as_real(params[i]) for i in bucket]
+        gs = [as_real(grads[i]) for i in bucket]
+        ss = [as_real(sums[i]) for i in bucket]
         lam = [lambdas[i] for i in bucket]
         pull = [-(c / betas[i]) for i in bucket]
 
@@ -123,9 +123,9 @@ def _multi_tensor(
         dtype = torch.promote_types(xs[0].dtype, ss[0].dtype)
         in_place = xs[0].dtype == dtype
         ys = xs if in_place else [x.to(dtype) for x in xs]
-        ends = [_as_real(x0s[i]).to(dtype) for i in bucket]
+        ends = [as_real(x0s[i]).to(dtype) for i in bucket]
         if isinstance(c, Tensor):
-            torch._foreach_lerp_(ys, ends, [_like(c, y) for y in ys])
+            torch._foreach_lerp_(ys, ends, [like(c, y) for y in ys])
         else:
             torch._foreach_lerp_(ys, ends, c)
         _foreach_add_scaled_(ys, ss, pull)
@@ -151,7 +151,7 @@ def _buckets(
 def _add_scaled_(out: Tensor, t: Tensor, a: Scalar) -> None:
     """Out += a t, for any mix of dtypes and layouts."""
     if isinstance(a, Tensor):
-        out.add_(t.to(out.dtype) * _like(a, out))
+        out.add_(t.to(out.dtype) * like(a, out))
     else:
         out.add_(t, alpha=a)
 
@@ -161,18 +161,18 @@ def _foreach_add_scaled_(outs: list[Tensor], ts: list[Tensor], a: Sequence[Scala
     if isinstance(a[0], Tensor):
         scaled = torch._foreach_mul(
             [t.to(o.dtype) for t, o in zip(ts, outs, strict=True)],
-            [_like(b, o) for b, o in zip(a, outs, strict=True)],
+            [like(b, o) for b, o in zip(a, outs, strict=True)],
         )
         torch._foreach_add_(outs, scaled)
     else:
         torch._foreach_add_(outs, ts, alpha=a[0])
 
 
-def _like(a: Scalar, t: Tensor) -> Any:
+def like(a: Scalar, t: Tensor) -> Any:
     """A 0-dim tensor where and as `t` is; a float as it is."""
     return a.to(t.device, t.dtype) if isinstance(a, Tensor) else a
 
 
-def _as_real(t: Tensor) -> Tensor:
+def as_real(t: Tensor) -> Tensor:
     """The view that multi-tensor and compiled kernels can take; a sparse tensor has none and needs none."""
     return torch.view_as_real(t) if t.is_complex() and not t.is_sparse else t

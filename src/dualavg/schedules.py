@@ -9,6 +9,7 @@ Learning Optimization", 2020, arXiv:2010.10502.
 """
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,7 +32,7 @@ def _copy(lr: float | Tensor) -> float | Tensor:
     return lr.clone() if isinstance(lr, Tensor) else lr
 
 
-class _Schedule(LRScheduler):
+class _Schedule(LRScheduler, ABC):
     """The torch plumbing; a subclass holds its settings and `factor`."""
 
     def __init__(self, optimizer: Optimizer, groups: Sequence[int] | None, last_epoch: int) -> None:
@@ -42,9 +43,9 @@ class _Schedule(LRScheduler):
         self.groups = None if groups is None else list(groups)
         super().__init__(optimizer, last_epoch)
 
+    @abstractmethod
     def factor(self, step: int) -> float:
         """Return what the base lrs are multiplied by at `step`."""
-        raise NotImplementedError
 
     def get_lr(self) -> list[float | Tensor]:
         """Return the groups' next lrs; what other schedulers did to them stays in."""
@@ -124,7 +125,7 @@ class StageWise(_Schedule):
         groups: indices of the param groups to move; `None` is all, also those added later.
         last_epoch: as torch has it: the last step that was made, -1 for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         >>> cifar10 = StageWise(optimizer, milestones=[150, 225], ramp=5)
@@ -181,7 +182,7 @@ class WarmupLinearDecay(_Schedule):
         groups: indices of the param groups to move; `None` is all, also those added later.
         last_epoch: as torch has it: the last step that was made, -1 for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         >>> scheduler = WarmupLinearDecay(optimizer, warmup_steps=4, total_steps=8)
@@ -229,7 +230,7 @@ class WarmupInverseSqrt(_Schedule):
         groups: indices of the param groups to move; `None` is all, also those added later.
         last_epoch: as torch has it: the last step that was made, -1 for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=5e-4)
         >>> scheduler = WarmupInverseSqrt(optimizer, warmup_steps=4000)
@@ -273,7 +274,7 @@ class ExponentialTail(_Schedule):
         groups: indices of the param groups to move; `None` is all, also those added later.
         last_epoch: as torch has it: the last step that was made, -1 for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         >>> iwslt = ExponentialTail(optimizer, warmup_steps=4000)
@@ -323,7 +324,7 @@ class FlatThenDrop(_Schedule):
         groups: indices of the param groups to move; `None` is all, also those added later.
         last_epoch: as torch has it: the last step that was made, -1 for none.
 
-    Example:
+    Examples:
         >>> import torch
         >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         >>> fastmri = FlatThenDrop(optimizer, drop_at=40)
