@@ -41,7 +41,7 @@ clean:  ## Remove what the other targets made
 # One marker an extra: newer than pyproject.toml and constraints.txt, or the install runs again.
 $(VENV)/.bench $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing dualavg[$*] into $(VENV) (about a minute the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@
 
 $(BIN)/python:

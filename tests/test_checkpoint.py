@@ -36,12 +36,12 @@ def test_settings_that_an_older_version_did_not_know_get_their_defaults(
     optimizer = cls([p])
     train(optimizer, range(3))
     saved = optimizer.state_dict()
-    for key in ("couple_momentum", "capturable", "differentiable", "peak_lr"):
+    for key in ("capturable", "differentiable", "peak_lr"):
         del saved["param_groups"][0][key]
     fresh = cls([p])
     fresh.load_state_dict(saved)
     train(fresh, range(3))
-    assert fresh.param_groups[0]["couple_momentum"] is True
+    assert fresh.param_groups[0]["capturable"] is False
 
 
 @both
@@ -88,17 +88,78 @@ def test_a_capturable_checkpoint_and_a_plain_one_are_interchangeable() -> None:
     torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("other", [torch.optim.Adam, lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9)])
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.optim.Adam,
+        lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9),
+        lambda ps: torch.optim.SGD(ps, lr=0.1),
+        DualAveraging,
+    ],
+)
 def test_the_checkpoint_of_another_optimizer_is_refused_before_anything_changes(other: Any) -> None:
     (p,), (q,) = parameters((3,)), parameters((3,))
     foreign, optimizer = other([p]), MDA([q])
     train(foreign, range(2))
     train(optimizer, range(2))
     before = copy.deepcopy(optimizer.state_dict())
-    with pytest.raises(ValueError, match="not a state dict of MDA: the state of parameter 0 holds"):
+    with pytest.raises(ValueError, match="not a state dict of MDA: its groups have the settings"):
         optimizer.load_state_dict(foreign.state_dict())
     assert optimizer.state_dict()["param_groups"] == before["param_groups"]
     assert torch.equal(optimizer.state[q]["s"], before["state"][0]["s"])
+
+
+@pytest.mark.parametrize(
+    ("alter", "sentence"),
+    [
+        (lambda d: d.pop("state"), "it holds ['param_groups']"),
+        (lambda d: d["state"][0].pop("beta"), "but ['average', 'beta', 's', 'step', 'x0'] are needed"),
+        (lambda d: d["state"][0].update(more=1), "are needed"),
+        (
+            lambda d: d["state"][0].update(average=torch.ones(2)),
+            "'average' of parameter 0 was saved for shape (2,)",
+        ),
+        (lambda d: d["state"][0].update(s=torch.ones(4)), "'s' of parameter 0 was saved for shape (4,)"),
+        (
+            lambda d: d["state"][0].update(s=torch.ones(3, dtype=torch.int64)),
+            "'s' of parameter 0 is torch.int64",
+        ),
+        (
+            lambda d: d["state"][0].update(x0=torch.ones(3).to_sparse()),
+            "'x0' of parameter 0 is torch.float32, ",
+        ),
+        (lambda d: d["state"][0].update(step=3), "'step' of parameter 0 must be a tensor, got int"),
+        (lambda d: d["state"][0].update(step=torch.tensor(-1.0)), "must be a step count, got -1.0"),
+        (lambda d: d["state"][0].update(step=torch.tensor(float("nan"))), "must be a step count, got nan"),
+        (lambda d: d["state"][0].update(beta=torch.zeros(1)), "must be a step count, got [0.0]"),
+        (lambda d: d["param_groups"][0].update(weighting="foo"), "weighting must be one of"),
+        (lambda d: d["param_groups"][0].update(lr=-1.0), "lr must be a number from 0"),
+        (lambda d: d["param_groups"][0].pop("scaling"), "its groups have the settings"),
+    ],
+)
+def test_an_altered_state_dict_is_refused_before_anything_changes(alter: Any, sentence: str) -> None:
+    (p,), (q,) = parameters((3,)), parameters((3,))
+    first, second = (DualAveraging([each], scaling="nesterov") for each in (p, q))
+    train(first, range(2))
+    saved = copy.deepcopy(first.state_dict())
+    alter(saved)
+    settings = dict(second.param_groups[0])
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the sentence is compared below
+        second.load_state_dict(saved)
+    assert sentence in str(raised.value)
+    assert not second.state
+    assert second.param_groups[0] == settings
+
+
+def test_a_peak_saved_as_a_number_is_taken() -> None:
+    (p,) = parameters((3,))
+    optimizer = MDA([p])
+    train(optimizer, range(2))
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["peak_lr"] = 2.0
+    optimizer.load_state_dict(saved)
+    train(optimizer, range(2))
+    assert optimizer.param_groups[0]["peak_lr"].item() == 2.0
 
 
 def test_a_state_of_another_shape_is_refused() -> None:

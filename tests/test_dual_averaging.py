@@ -99,13 +99,20 @@ def test_a_step_or_a_second_swap_inside_is_refused() -> None:
     train(optimizer, range(3))
     with optimizer.use_averaged_parameters():
         held = params[0].detach().clone()
-        with pytest.raises(RuntimeError, match=r"step\(\) inside use_averaged_parameters"):
+        with pytest.raises(RuntimeError, match=r"Inside use_averaged_parameters\(\)"):
             optimizer.step()
         with (
-            pytest.raises(RuntimeError, match="in use already"),
+            pytest.raises(RuntimeError, match=r"Inside use_averaged_parameters\(\)"),
             optimizer.use_averaged_parameters(),
         ):
             pytest.fail("swapped in twice")
+        for forbidden in (optimizer.reset_anchor, lambda: copy.deepcopy(optimizer)):
+            with pytest.raises(RuntimeError, match=r"Inside use_averaged_parameters\(\)"):
+                forbidden()
+        called = []
+        with pytest.raises(RuntimeError, match=r"Inside use_averaged_parameters\(\)"):
+            optimizer.step(lambda: called.append(1))
+        assert not called
         assert torch.equal(params[0], held)
     optimizer.step()
 
@@ -124,10 +131,22 @@ def test_without_an_average_there_is_no_buffer_and_a_clear_word() -> None:
     [
         ({"weighting": "linear"}, "weighting must be one of ('constant', 'sqrt'), got 'linear'."),
         ({"scaling": None}, "scaling must be one of ('sqrt', 'nesterov'), got None."),
-        ({"lr": -1.0}, "lr must be a finite number >= 0, got -1.0."),
+        ({"lr": -1.0}, "lr must be a number from 0 to 1e+15, got -1.0."),
     ],
 )
 def test_bad_input_gets_one_clear_sentence(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
         DualAveraging(parameters((2,)), **settings)
     assert str(raised.value) == sentence
+
+
+def test_settings_changed_in_mid_run_that_need_other_state_are_refused() -> None:
+    (p,) = parameters((4,))
+    optimizer = DualAveraging([p])
+    train(optimizer, range(2))
+    optimizer.param_groups[0]["scaling"] = "nesterov"
+    before = p.detach().clone()
+    with pytest.raises(ValueError, match="its group's settings were changed and need"):
+        optimizer.step()
+    assert torch.equal(p, before)
+    assert optimizer.state[p]["step"] == 2

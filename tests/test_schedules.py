@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -537,3 +538,34 @@ def test_bad_input_is_told_in_one_sentence_and_changes_nothing(make, words):
     assert str(error.value).endswith(".")
     assert optimizer.state_dict() == before
     assert "step" not in vars(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda opt: StageWise(opt, "ab"), "A milestone must be a whole number, got 'a'."),
+        (lambda opt: StageWise(opt, [5], gamma="x"), "gamma must be a number, got 'x'."),
+        (lambda opt: WarmupLinearDecay(opt, "5", 10), "warmup_steps must be a whole number, got '5'."),
+        (lambda opt: FlatThenDrop(opt, 2.5), "drop_at must be a whole number, got 2.5."),
+        (
+            lambda opt: FlatThenDrop(opt, 2, groups=0),
+            "groups must be a list of indices of param groups, got 0.",
+        ),
+        (
+            lambda opt: FlatThenDrop(opt, 2, groups="0"),
+            "groups must be a list of indices of param groups, got '0'.",
+        ),
+    ],
+)
+def test_settings_of_the_wrong_type_get_a_sentence(make, sentence):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
+        make(two_groups())
+    assert str(raised.value) == sentence
+
+
+def test_settings_from_numpy_are_saved_as_plain_numbers():
+    schedule = StageWise(two_groups(), np.array([5, 10]), gamma=np.float64(0.1), ramp=np.int64(2))
+    file = io.BytesIO()
+    torch.save(schedule.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["milestones"] == [5, 10]

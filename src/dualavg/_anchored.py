@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import chain
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -27,7 +26,10 @@ _HALF = {
     torch.complex32: torch.complex64,
 }
 
+_DTYPES = {*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128}
+_METHOD = {"weighting", "scaling"}  # settings that tell the methods of the family apart
 _COUNTERS = {"step", "beta"}  # numbers that are read on the host, unless the step is capturable
+_LARGEST = 1e15  # of lr and weight decay: their product with any k stays within float32
 
 
 class AnchoredOptimizer(Optimizer, ABC):
@@ -37,7 +39,8 @@ class AnchoredOptimizer(Optimizer, ABC):
     """
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
-        super().__init__(params, defaults)
+        check_settings(defaults)
+        super().__init__(params, _plain(defaults))
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
@@ -45,20 +48,31 @@ class AnchoredOptimizer(Optimizer, ABC):
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
-            group.setdefault("peak_lr", _new_peak(group["lr"]))
+            peak = group.get("peak_lr", 0.0)
+            if not isinstance(peak, Tensor):
+                group["peak_lr"] = _new_peak(group["lr"]).fill_(peak)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
-        _check_settings({**self.defaults, **param_group}, read_tensors=True)
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        group.setdefault("peak_lr", _new_peak(group["lr"]))
+        if not isinstance(param_group, dict):
+            raise TypeError(f"A group must be a dict with 'params', got {type(param_group).__name__}.")
+        self._check_group({**self.defaults, **param_group})
+        super().add_param_group(_plain(param_group))
+        self.param_groups[-1]["peak_lr"] = _new_peak(self.param_groups[-1]["lr"])
+
+    def _check_group(self, group: Group) -> None:
+        """Raise one sentence about what is wrong with the settings of a group, if anything is."""
+        check_settings(group)
 
     @abstractmethod
     def _weights(
         self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
     ) -> tuple[list[Scalar], list[Scalar]]:
         """lambda_k and beta_k for each parameter; `ks` holds k + 1."""
+
+    def _state_keys(self, group: Group) -> set[str]:  # noqa: ARG002
+        """What is kept for each parameter of a group."""
+        return {"step", "x0", "s"}
 
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """State of a parameter before its first step."""
@@ -113,6 +127,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         Args:
             closure: evaluates the model again and returns the loss; called with gradients enabled.
         """
+        self._check_ready()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -154,28 +169,47 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
         """Take the x_k at which the gradients were taken into the averaged iterate, if one is kept."""
 
+    def _check_ready(self) -> None:
+        """Raise if this is no time for a step."""
+
     def _check_before_step(self) -> None:
-        """Raise what can be raised before anything has changed."""
+        """Raise what can be raised before anything has changed.
+
+        Not in a compiled step, which would have to wait for its own outcome; and a capturable one does not
+        read a tensor lr.
+        """
         if torch.compiler.is_compiling():
             return
         for i, group in enumerate(self.param_groups):
-            _check_settings(group, read_tensors=False)
+            check_settings(group, read_tensors=not group["capturable"])
+            if not isinstance(group["lr"], float | Tensor):
+                group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
+            keys = self._state_keys(group)
             for j, p in enumerate(group["params"]):
-                if p.grad is None:
-                    continue
-                s = self.state[p]["s"] if p in self.state else p
-                if p.layout == torch.strided and s.shape == p.shape and s.device == p.device:
-                    continue
-                name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
-                if p.layout != torch.strided:
-                    raise ValueError(
-                        f"Parameter {name} has layout {p.layout}, but must be dense; "
-                        "only its gradient may be sparse."
-                    )
-                raise ValueError(
-                    f"Parameter {name} was {tuple(s.shape)} on {s.device} at its last step and is "
-                    f"{tuple(p.shape)} on {p.device} now: make a new optimizer after such a change."
+                if p.grad is not None and (wrong := self._what_is_wrong_with(p, keys)):
+                    name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
+                    raise ValueError(f"Parameter {name} {wrong}")
+
+    def _what_is_wrong_with(self, p: Tensor, keys: set[str]) -> str | None:
+        if p.grad is None or p.grad.shape != p.shape:
+            return f"has shape {tuple(p.shape)}, but its gradient has another one."
+        state = self.state.get(p)
+        if state:
+            s = state["s"]
+            if s.shape != p.shape or s.device != p.device:
+                return (
+                    f"was {tuple(s.shape)} on {s.device} at its last step and is {tuple(p.shape)} on "
+                    f"{p.device} now: make a new optimizer after such a change, or call reset_anchor()."
                 )
+            if state.keys() != keys:
+                return (
+                    f"keeps {sorted(state)}, but its group's settings were changed and need {sorted(keys)}."
+                )
+        elif p.layout != torch.strided:
+            return f"has layout {p.layout}, but must be dense; only its gradient may be sparse."
+        elif p.dtype not in _DTYPES:
+            return f"has dtype {p.dtype}, which MDA's arithmetic does not cover."
+        return None
 
     @torch.no_grad()
     def reset_anchor(self) -> None:
@@ -186,14 +220,20 @@ class AnchoredOptimizer(Optimizer, ABC):
         anchor would stay at the weights of that moment. Also the right call after any other jump of the
         parameters that the optimizer did not make.
         """
+        self._check_ready()
         for group in self.param_groups:
             group["peak_lr"].zero_()
             for p in group["params"]:
-                state = self.state.get(p, {})
-                for key, fresh in self._new_state(p, group).items() if state else ():
-                    # In place where it can be: a captured graph goes on using the same memory.
-                    same = state[key].dtype == fresh.dtype
-                    state[key] = state[key].copy_(fresh) if same else fresh
+                state = self.state.get(p)
+                if not state:
+                    continue
+                fresh = self._new_state(p, group)
+                alike = state.keys() == fresh.keys() and all(
+                    (v.shape, v.dtype, v.device) == (fresh[k].shape, fresh[k].dtype, fresh[k].device)
+                    for k, v in state.items()
+                )
+                # In place where it can be: a captured graph goes on using the same memory.
+                self.state[p] = {k: v.copy_(fresh[k]) for k, v in state.items()} if alike else fresh
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict, each tensor in the dtype it was saved in.
@@ -222,32 +262,53 @@ class AnchoredOptimizer(Optimizer, ABC):
 
     def _checked_state(self, state_dict: StateDict) -> dict[Tensor, dict[str, Tensor]]:
         """The state to be loaded for each parameter, on its device and in its own dtype."""
-        capturable = [g.get("capturable", False) for g in state_dict["param_groups"]]
-        saved_ids = [g["params"] for g in state_dict["param_groups"]]
+        what = f"This is not a state dict of {type(self).__name__}: "
+        if not {"state", "param_groups"} <= state_dict.keys():
+            raise ValueError(f"{what}it holds {sorted(map(str, state_dict))}.")
         checked: dict[Tensor, dict[str, Tensor]] = {}
-        pairs = chain.from_iterable(
-            ((p, i, on_device) for p, i in zip(group["params"], ids, strict=False))
-            for group, ids, on_device in zip(self.param_groups, saved_ids, capturable, strict=False)
-        )
-        for p, i, on_device in pairs:
-            state = state_dict["state"].get(i)
-            if not state:
-                continue
-            if not {"step", "x0", "s"} <= state.keys():
-                raise ValueError(
-                    f"This is not a state dict of {type(self).__name__}: the state of parameter {i} holds "
-                    f"{sorted(map(str, state))}, but 'step', 'x0' and 's' are needed."
-                )
-            if state["x0"].shape != p.shape or state["s"].shape != p.shape:
-                raise ValueError(
-                    f"The state of parameter {i} was saved for shape {tuple(state['x0'].shape)}, "
-                    f"but the parameter has shape {tuple(p.shape)}."
-                )
-            checked[p] = {
-                key: value.clone().to(p.device if on_device or key not in _COUNTERS else "cpu")
-                for key, value in state.items()
-            }
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=False):
+            if "couple_momentum" not in saved or saved.keys() & _METHOD != self.defaults.keys() & _METHOD:
+                raise ValueError(f"{what}its groups have the settings {sorted(map(str, saved))}.")
+            settings = {**self.defaults, **saved}
+            self._check_group(settings)
+            keys = self._state_keys(settings)
+            for p, i in zip(group["params"], saved["params"], strict=False):
+                state = state_dict["state"].get(i)
+                if not state:
+                    continue
+                if state.keys() != keys:
+                    raise ValueError(
+                        f"{what}the state of parameter {i} holds {sorted(map(str, state))}, "
+                        f"but {sorted(keys)} are needed."
+                    )
+                for key, value in state.items():
+                    _check_saved(key, value, p, i)
+                checked[p] = {
+                    key: value.clone().to(
+                        "cpu" if key in _COUNTERS and not settings["capturable"] else p.device
+                    )
+                    for key, value in state.items()
+                }
         return checked
+
+
+def _check_saved(key: str, value: object, p: Tensor, i: object) -> None:
+    """Raise one sentence if a saved tensor cannot be the state of a parameter."""
+    where = f"{key!r} of parameter {i}"
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{where} must be a tensor, got {type(value).__name__}.")  # noqa: TRY004
+    if key in _COUNTERS:
+        if value.numel() != 1 or not 0 <= value.item() < math.inf or (key == "beta" and value.item() < 1):
+            raise ValueError(f"{where} must be a step count, got {value.tolist()}.")
+        return
+    if value.shape != p.shape:
+        raise ValueError(
+            f"{where} was saved for shape {tuple(value.shape)}, but the parameter has shape {tuple(p.shape)}."
+        )
+    if value.layout != torch.strided or value.dtype not in _DTYPES or value.is_complex() != p.is_complex():
+        raise ValueError(
+            f"{where} is {value.dtype}, {value.layout}, which does not fit a {p.dtype} parameter."
+        )
 
 
 def _lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
@@ -301,22 +362,36 @@ def _on_device(group: Group) -> bool:
     return group["capturable"] or torch.compiler.is_compiling()
 
 
-def _check_settings(group: Group, *, read_tensors: bool) -> None:
+def check_settings(group: Group, *, read_tensors: bool = True) -> None:
     """Raise one sentence about what is wrong, if anything is. Reading a tensor may wait for a device."""
     lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
     if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"A tensor lr must have one element, got shape {tuple(lr.shape)}.")
+        if lr.numel() != 1 or not lr.is_floating_point():
+            raise ValueError(
+                f"A tensor lr must be one floating-point number, got {lr.dtype} of shape {tuple(lr.shape)}."
+            )
         lr = lr.item() if read_tensors else 0.0
-    if not _is_between(lr, 0, math.inf):
-        raise ValueError(f"lr must be a finite number >= 0, got {lr!r}.")
+    if not _is_between(lr, 0, _LARGEST):
+        raise ValueError(f"lr must be a number from 0 to {_LARGEST:g}, got {lr!r}.")
     if not _is_between(momentum, 0, 1):
-        raise ValueError(f"momentum must lie in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
-    if not _is_between(weight_decay, 0, math.inf):
-        raise ValueError(f"weight_decay must be a finite number >= 0, got {weight_decay!r}.")
+        raise ValueError(f"momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
+    if not _is_between(weight_decay, 0, _LARGEST):
+        raise ValueError(f"weight_decay must be a number from 0 to {_LARGEST:g}, got {weight_decay!r}.")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True cannot be differentiated through: leave foreach=None.")
 
 
 def _is_between(x: object, low: float, high: float) -> bool:
-    return isinstance(x, Real) and low <= float(x) < high
+    try:
+        return isinstance(x, Real) and low <= float(x) < high
+    except OverflowError:
+        return False
+
+
+def _plain(settings: Group) -> Group:
+    """Numbers of any kind as Python floats, which any checkpoint can hold."""
+    numbers = {"lr", "momentum", "weight_decay"}
+    return {
+        key: float(value) if key in numbers and isinstance(value, Real) else value
+        for key, value in settings.items()
+    }

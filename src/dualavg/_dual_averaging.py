@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ class DualAveraging(AnchoredOptimizer):
 
     From the anchor $x_0$, the parameter's value before its first step, with $s_{-1} = 0$:
 
-    $$s_k = s_{k-1} + \lambda_k (g_k + \text{weight\_decay} \, x_k)$$
+    $$s_k = s_{k-1} + \lambda_k (g_k + \text{weight decay} \cdot x_k)$$
 
     $$x_{k+1} = (1 - c) x_k + c (x_0 - s_k / \beta_k)$$
 
@@ -100,16 +100,22 @@ class DualAveraging(AnchoredOptimizer):
             },
         )
 
-    def add_param_group(self, param_group: Group) -> None:
-        """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
-        group = {**self.defaults, **param_group}
+    def _check_group(self, group: Group) -> None:
+        super()._check_group(group)
         for setting, choices in {
             "weighting": ("constant", "sqrt"),
             "scaling": ("sqrt", "nesterov"),
         }.items():
             if group[setting] not in choices:
                 raise ValueError(f"{setting} must be one of {choices}, got {group[setting]!r}.")
-        super().add_param_group(param_group)
+
+    def _state_keys(self, group: Group) -> set[str]:
+        keys = super()._state_keys(group)
+        if group["scaling"] == "nesterov":
+            keys.add("beta")
+        if group["average"]:
+            keys.add("average")
+        return keys
 
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         state = super()._new_state(p, group)
@@ -147,12 +153,15 @@ class DualAveraging(AnchoredOptimizer):
             beta.add_(1 / beta)
         return lambdas, scales
 
-    def _check_before_step(self) -> None:
+    def _check_ready(self) -> None:
         if self._swapped_in:
             raise RuntimeError(
-                "step() inside use_averaged_parameters() would be undone at its end: step outside."
+                "Inside use_averaged_parameters() the model is not where training is: leave it first."
             )
-        super()._check_before_step()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_ready()  # a copy would take the averages for the parameters
+        return super().__getstate__()
 
     @torch.no_grad()
     def averaged_parameters(self) -> list[Tensor]:
@@ -174,7 +183,7 @@ class DualAveraging(AnchoredOptimizer):
     def use_averaged_parameters(self) -> Iterator[None]:
         """Let the model hold the averaged parameters for a while; afterwards it is as it was, bit for bit.
 
-        Also when the block raises. A step inside is refused, and so is a second swap inside the first.
+        Also when the block raises. A step, a reset, a copy or a second swap inside is refused.
 
         Examples:
             >>> import torch
@@ -189,8 +198,7 @@ class DualAveraging(AnchoredOptimizer):
             >>> round(x.item(), 4)
             1.5858
         """
-        if self._swapped_in:
-            raise RuntimeError("The averaged parameters are in use already.")
+        self._check_ready()
         averages = self.averaged_parameters()
         params = [p for group in self.param_groups for p in group["params"]]
         live = [p.detach().clone() for p in params]

@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from dualavg._anchored import AnchoredOptimizer, Group
+from dualavg._anchored import AnchoredOptimizer, Group, check_settings
 from dualavg._kernels import Scalar
 from dualavg.theory import mda_lr
 
@@ -19,7 +19,7 @@ class MDA(AnchoredOptimizer):
 
     $$\lambda_k = \eta_k \sqrt{k+1}, \quad \beta_k = \sqrt{k+1}$$
 
-    $$s_k = s_{k-1} + \lambda_k (g_k + \text{weight\_decay} \, x_k)$$
+    $$s_k = s_{k-1} + \lambda_k (g_k + \text{weight decay} \cdot x_k)$$
 
     $$z_{k+1} = x_0 - s_k / \beta_k$$
 
@@ -36,7 +36,7 @@ class MDA(AnchoredOptimizer):
         momentum: as in SGD: 0.9 keeps nine tenths of the old iterate, so $c = 0.1$.
         weight_decay: L2 penalty. Often lower than SGD's or Adam's is best; zero is worth a try.
         couple_momentum: raise $c$ in proportion as the step size is lowered,
-            $c_{k+1} = \min(1, c \cdot \text{peak\_lr} / \eta_k)$, where `peak_lr` is the largest step size
+            $c_{k+1} = \min(1, c \cdot \text{peak lr} / \eta_k)$, where `peak_lr` is the largest step size
             the group has seen: a warm-up leaves $c$ alone, a decay ends without momentum.
         maximize: follow the gradient up, not down.
         foreach: multi-tensor kernels. None takes them where `torch.optim` would.
@@ -119,9 +119,13 @@ class MDA(AnchoredOptimizer):
             >>> optimizer.param_groups[0]["lr"]
             0.2
         """
-        groups = list(cast(Iterable[Any], params))
+        sgd = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        own: Group = {"foreach": None, "differentiable": False}
+        check_settings({**own, **sgd})
+        groups = [params] if isinstance(params, Tensor) else list(cast(Iterable[Any], params))
         for i, group in enumerate(groups):
-            if isinstance(group, dict) and group.keys() & {"lr", "momentum"}:
+            if isinstance(group, dict):
+                check_settings({**own, **sgd, **group})
                 own_lr = mda_lr(group.get("lr", lr), group.get("momentum", momentum))
                 groups[i] = {**group, "lr": own_lr}
         return cls(groups, mda_lr(lr, momentum), momentum, weight_decay, **settings)

@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +29,16 @@ def _require(condition: bool, sentence: str) -> None:
         raise ValueError(sentence)
 
 
+def _whole(name: str, value: object) -> int:
+    _require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}.")
+    return int(cast(int, value))
+
+
+def _number(name: str, value: object) -> float:
+    _require(isinstance(value, Real), f"{name} must be a number, got {value!r}.")
+    return float(cast(float, value))
+
+
 def _copy(lr: float | Tensor) -> float | Tensor:
     return lr.clone() if isinstance(lr, Tensor) else lr
 
@@ -38,9 +49,12 @@ class _Schedule(LRScheduler, ABC):
     def __init__(self, optimizer: Optimizer, groups: Sequence[int] | None, last_epoch: int) -> None:
         if groups is not None:
             last = len(optimizer.param_groups) - 1
+            listed = isinstance(groups, Sequence) and not isinstance(groups, str)
+            _require(listed, f"groups must be a list of indices of param groups, got {groups!r}.")
+            groups = [_whole("An index in groups", i) for i in groups]
             known = all(0 <= i <= last for i in groups)
             _require(known, f"groups must be among the optimizer's 0 to {last}, got {groups}.")
-        self.groups = None if groups is None else list(groups)
+        self.groups = groups
         super().__init__(optimizer, last_epoch)
 
     @abstractmethod
@@ -147,7 +161,9 @@ class StageWise(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        m, gap = list(milestones), max(1, ramp)
+        m = [_whole("A milestone", k) for k in milestones]
+        gamma, ramp = _number("gamma", gamma), _whole("ramp", ramp)
+        gap = max(1, ramp)
         apart = all(b - a >= gap for a, b in pairwise(m))
         _require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
         _require(ramp >= 0, f"ramp must not be negative, got {ramp}.")
@@ -173,7 +189,8 @@ class WarmupLinearDecay(_Schedule):
     $$\text{factor}(k) = \begin{cases} (k+1) / w & k < w \\ (T-k) / (T-w) & w \le k < T \\
       0 & k \ge T \end{cases}$$
 
-    The first step already moves, and so does the last: zero is reached when $T$ steps are done.
+    The first step already moves, and so does the last: zero is reached when $T$ steps are done. Stop there:
+    at `lr` 0, MDA does not stand still, but goes on to be pulled towards its starting point.
 
     Args:
         optimizer: whose lr is moved.
@@ -202,10 +219,10 @@ class WarmupLinearDecay(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        w, total = warmup_steps, total_steps
+        w, total = _whole("warmup_steps", warmup_steps), _whole("total_steps", total_steps)
         _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
         _require(total >= max(1, w), f"total_steps must be at least {max(1, w)}, got {total}.")
-        self.warmup_steps, self.total_steps = warmup_steps, total_steps
+        self.warmup_steps, self.total_steps = w, total
         super().__init__(optimizer, groups, last_epoch)
 
     def factor(self, step: int) -> float:
@@ -249,8 +266,9 @@ class WarmupInverseSqrt(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        _require(warmup_steps >= 0, f"warmup_steps must not be negative, got {warmup_steps}.")
-        self.warmup_steps = warmup_steps
+        w = _whole("warmup_steps", warmup_steps)
+        _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        self.warmup_steps = w
         super().__init__(optimizer, groups, last_epoch)
 
     def factor(self, step: int) -> float:
@@ -295,11 +313,12 @@ class ExponentialTail(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        w = warmup_steps
+        w, start = _whole("warmup_steps", warmup_steps), _whole("start", start)
+        factor = _number("factor", factor)
         _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
         _require(start >= w, f"start must not be before the end of warm-up at {w}, got {start}.")
         _require(1 <= factor < math.inf, f"factor must be finite and at least 1, got {factor}.")
-        self.start, self.divisor, self.warmup_steps = start, float(factor), warmup_steps
+        self.start, self.divisor, self.warmup_steps = start, factor, w
         super().__init__(optimizer, groups, last_epoch)
 
     def factor(self, step: int) -> float:
@@ -344,6 +363,7 @@ class FlatThenDrop(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
+        drop_at, gamma = _whole("drop_at", drop_at), _number("gamma", gamma)
         _require(drop_at >= 0, f"drop_at must not be negative, got {drop_at}.")
         _require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
         self.drop_at, self.gamma = drop_at, gamma
