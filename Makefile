@@ -11,8 +11,8 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 help:  ## What there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.bench  ## Train a small network with MDA, SGD+M and Adam; prints a table, saves a plot
-	@$(BIN)/python examples/digits.py
+demo: $(VENV)/.bench  ## MDA, SGD+M and Adam on two small tasks: grid, seeds, table, report; a few minutes
+	@$(BIN)/dualavg demo --out out/demo
 
 test: lint  ## Lint, types, tests, doctests, the code in README and docs
 	$(BIN)/pytest -q -m "not slow"
@@ -32,8 +32,9 @@ docs: $(VENV)/.docs  ## Build the documentation into site/
 figures: $(VENV)/.docs  ## Draw the documentation's figures anew
 	for script in docs/figures/*.py; do $(BIN)/python $$script || exit 1; done
 
-bench: $(VENV)/.bench  ## Time of an optimizer step, as a ratio to AdamW's
+bench: $(VENV)/.bench  ## Time of an optimizer step, as a ratio to AdamW's; overhead of the benchmark's runner
 	@$(BIN)/python benchmarks/step_time.py
+	@$(BIN)/python benchmarks/runner_overhead.py
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) site out build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The benchmark: a fair comparison of optimizers on anybody's task, with error bars."""

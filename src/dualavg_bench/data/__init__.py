@@ -1,0 +1,1 @@
+"""Data sets that recipes are made of; a module reads one official on-disk format."""

@@ -1,0 +1,148 @@
+"""CIFAR-10 as its authors publish it: Python-2 pickles, read without running anything that is in them."""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dualavg_bench.recipe import Splits
+
+FOLDER = "cifar-10-batches-py"
+OFFICIAL = "get 'CIFAR-10 python version' from https://www.cs.toronto.edu/~kriz/cifar.html"
+SPLIT_SEED = 20201020
+
+
+class Images:
+    """Images of one split, kept as bytes; `batch` makes floats from -1 to 1, centred on 0.5 of 255.
+
+    With `rng`, each image is flipped half of the time and shifted by up to `padding` pixels into black.
+    """
+
+    def __init__(self, pixels: Tensor, labels: Tensor, padding: int = 4) -> None:
+        self.pixels, self.labels, self.padding = pixels, labels, padding
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return images (n, 3, 32, 32) and labels (n,)."""
+        pixels = self.pixels[indices]
+        if rng is not None:
+            pixels = self._augment(pixels, rng)
+        return pixels.float().div_(127.5).sub_(1.0), self.labels[indices]
+
+    def _augment(self, pixels: Tensor, rng: torch.Generator) -> Tensor:
+        n, size = len(pixels), pixels.shape[-1]
+        flip = torch.rand(n, 1, generator=rng) < 0.5
+        top, left = torch.randint(2 * self.padding + 1, (2, n, 1), generator=rng)
+        offset = torch.arange(size)
+        rows, columns = top + offset, left + torch.where(flip, offset.flip(0), offset)
+        padded = F.pad(pixels, 4 * [self.padding])
+        # Indices with a slice between them put their own dimensions first: (n, 32, 32, 3).
+        picked = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        return picked.permute(0, 3, 1, 2).contiguous()
+
+
+def load(folder: Path, *, one_in: int = 10, source: str = OFFICIAL) -> Splits:
+    """Read the splits; images for validation are drawn from the training images by a fixed seed.
+
+    Args:
+        folder: `cifar-10-batches-py`, or the folder that it is in. Whichever of its five training batches
+            are there are read.
+        one_in: one training image in so many is for validation.
+        source: where the data set can be had, for messages.
+    """
+    inner = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    paths = [path for i in range(1, 6) if (path := inner / f"data_batch_{i}").is_file()]
+    if not paths:
+        raise FileNotFoundError(
+            f"{inner / 'data_batch_1'} is missing: a folder {FOLDER} with data_batch_1 to data_batch_5 and "
+            f"test_batch was expected; {source}."
+        )
+    parts = [_read(path, source) for path in paths]
+    pixels, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    valid, train = order[: len(order) // one_in], order[len(order) // one_in :]
+    return Splits(
+        train=Images(pixels[train], labels[train]),
+        valid=Images(pixels[valid], labels[valid]),
+        test=Images(*_read(inner / "test_batch", source)),
+    )
+
+
+def _read(path: Path, source: str) -> tuple[Tensor, Tensor]:
+    expected = "a pickled dict with b'data', bytes of shape (n, 3072), and b'labels', n numbers from 0 to 9"
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
+    try:
+        pixels, labels = _unpickle(raw)
+    except Exception as error:  # a spoilt pickle can raise anything
+        raise ValueError(f"{path} is not {expected} ({error}); {source}.") from error
+    return torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels)
+
+
+def _unpickle(raw: bytes) -> tuple[NDArray[np.uint8], list[int]]:
+    batch = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
+    if not isinstance(batch, dict) or not isinstance(array := batch.get(b"data"), _Array):
+        raise TypeError("it holds no such dict")
+    pixels, labels = array.value, batch.get(b"labels")
+    if pixels.ndim != 2 or pixels.shape[1] != 3072 or len(pixels) == 0:
+        raise ValueError(f"its data has the shape {pixels.shape}")
+    if not isinstance(labels, list) or len(labels) != len(pixels):
+        raise ValueError(f"it does not have {len(pixels)} labels")
+    if not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise ValueError("a label is not a number from 0 to 9")
+    return pixels, labels
+
+
+class _DType:
+    """Stands for numpy.dtype, of which CIFAR needs one."""
+
+    def __init__(self, code: bytes | str, *_: object) -> None:
+        if code not in (b"u1", "u1"):
+            raise pickle.UnpicklingError(f"an array of {code!r} where bytes were expected")
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like: bytes have none."""
+
+
+class _Array:
+    """Stands for numpy's array and the function that makes one: not even they see foreign arguments."""
+
+    value: NDArray[np.uint8]
+
+    def __init__(self, *_: object) -> None:
+        self.value = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _DType, bool, bytes]) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
+            raise pickle.UnpicklingError("an array of something else than bytes")
+        flat = np.frombuffer(bytearray(raw), np.uint8)
+        self.value = np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C"))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits arrays of bytes beside pickle's own lists, dicts, strings and numbers; imports nothing."""
+
+    ADMITTED: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): _Array,
+        ("numpy._core.multiarray", "_reconstruct"): _Array,
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _DType,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in, or refuse."""
+        if (module, name) not in self.ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array and was not run")
+        return self.ADMITTED[module, name]

@@ -1,0 +1,254 @@
+"""What a person sees while a study runs, and at its end."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from dualavg_bench.recipe import RunSpec, Scale
+from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A study that has come to its end."""
+
+    summary: dict[str, Any]
+    report: Path
+
+
+def run_study(
+    reference: str,
+    scale: Scale,
+    *,
+    out: Path,
+    data: Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    names: Sequence[str] | None = None,
+    extend: bool = True,
+    tensorboard: bool = False,
+) -> Finished:
+    """Run a study with a live display, and write its summary and report."""
+    from dualavg_bench.engine import Engine, cluster
+    from dualavg_bench.recipe import load
+    from dualavg_bench.study import Study
+
+    recipe, _ = load(reference, scale)
+    folder = (out / f"{recipe.name}-{scale}").absolute()
+    study = Study.of(reference, scale, folder, names)
+    labels = ", ".join(study.names)
+    console.print(f"[bold]{recipe.name}[/] at {scale} scale: {labels} -> {folder}")
+    display = _Display(workers or os.cpu_count() or 1)
+    with cluster(workers, scheduler) as client, display.progress:
+        engine = Engine(client, folder, data or folder.parent / "data", scale)
+
+        def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+            display.begin(specs)
+            return engine.execute(specs, recipe.name, display.finished)
+
+        summary, runs = study.run(execute, extend=extend)
+    if tensorboard:
+        from dualavg_bench.sinks import write_tensorboard
+
+        write_tensorboard(runs, folder)
+    return Finished(summary, _write_report(summary, runs, folder))
+
+
+class _Display:
+    """Runs done, running, and the time that is probably left: a live line, or now and then a plain one."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.seconds: list[float] = []
+
+    def begin(self, specs: Sequence[RunSpec]) -> None:
+        self.total, self.done, self.diverged = len({spec.hash for spec in specs}), 0, 0
+        self.phase = "confirming" if specs and specs[0].test else "tuning"
+        self.task = self.progress.add_task(self.phase, total=self.total, state="")
+        self.said = time.monotonic()
+
+    def finished(self, _: RunSpec, result: Any) -> None:
+        self.done += 1
+        if isinstance(result, dict):
+            self.diverged += result["status"] == "diverged"
+            self.seconds.append(result["time"]["seconds"])
+        left = self.total - self.done
+        running = min(left, self.workers)
+        state = f"{running} running"
+        if self.seconds and left:
+            mean = sum(self.seconds) / len(self.seconds)
+            state += f", about {_duration(mean * left / self.workers)} left"
+        if self.diverged:
+            state += f", {self.diverged} diverged"
+        self.progress.update(self.task, completed=self.done, state=state)
+        if not console.is_terminal and (left == 0 or time.monotonic() - self.said > 10):
+            self.said = time.monotonic()
+            console.print(f"{self.phase}: {self.done}/{self.total} runs done, {state}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def announce(finished: Finished) -> None:
+    """Print the table, the verdict and where the page is."""
+    summary = finished.summary
+    unit = summary["unit"] and f" ({summary['unit']})"
+    table = Table(title=f"{summary['recipe']}, {summary['scale']}: test {summary['metric']}{unit}")
+    for column in ("optimizer", "mean ± s.e.", "n", "lr", "weight decay", "schedule", ""):
+        table.add_column(column)
+    for name, row in summary["optimizers"].items():
+        test, chosen = row["test"], row["chosen"]
+        remarks = [f"best {edge} on the edge of its grid" for edge in chosen["edge"]]
+        remarks += [f"{test['diverged']} diverged"] if test["diverged"] else []
+        error = "" if test["se"] is None else f" ± {test['se']:.2g}"
+        table.add_row(
+            name,
+            f"{test['mean']:.5g}{error}",
+            str(test["n"]),
+            f"{chosen['lr']:g}",
+            f"{chosen['weight_decay']:g}",
+            chosen["schedule"],
+            "; ".join(remarks),
+        )
+    console.print(table)
+    console.print(summary["verdict"], markup=False)
+    console.print(f"report: {finished.report}", markup=False, soft_wrap=True)
+
+
+def run_one(
+    reference: str,
+    scale: Scale,
+    optimizer: str,
+    lr: float,
+    weight_decay: float,
+    schedule: str | None,
+    seed: int,
+    data: Path | None,
+    out: Path,
+    *,
+    tensorboard: bool = False,
+) -> None:
+    """Train one run in this process, or in torchrun's, and print its result."""
+    import torch.distributed as dist
+
+    from dualavg_bench import optimizers, runner
+    from dualavg_bench.recipe import Point
+    from dualavg_bench.study import Study
+
+    optimizers.find(optimizer)
+    study = Study.of(reference, scale, out, None)
+    grid = study.recipe.grids.get(optimizer)
+    point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
+    spec = study.spec(optimizer, point, seed, test=False)
+    folder = (out / f"{study.recipe.name}-{scale}").absolute()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group()
+    try:
+        with Progress(console=console, disable=not console.is_terminal) as progress:
+            task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
+            result = runner.run(
+                spec,
+                study.recipe,
+                RunFolder.of(folder, study.recipe.name, spec.hash),
+                data or folder.parent / "data",
+                progress=lambda done, _: progress.update(task, completed=done),
+            )
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            _print_run(result, study.recipe.metric.name)
+            if tensorboard:
+                from dualavg_bench.sinks import write_tensorboard
+
+                write_tensorboard([result], folder)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _print_run(result: dict[str, Any], metric: str) -> None:
+    if result["status"] == "diverged":
+        console.print(f"diverged at step {result['diverged_at']}: {result['why']}", markup=False)
+    else:
+        values = ", ".join(f"{n} {result['valid'][n][-1]:.5g}" for n in ("loss", metric))
+        console.print(f"validation after {result['steps']} steps: {values}", markup=False)
+    console.print(f"{result['time']['seconds']:.1f} s, peak {result['peak_mb']:.0f} MB, run {result['hash']}")
+
+
+def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
+    """Write the pages of studies again from what is on disk."""
+    from dualavg_bench.report import render_comparison
+
+    summaries = [read_json(folder / "summary.json", "summary of a study") for folder in folders]
+    if compare:
+        path = folders[0] / "compare.html"
+        write_atomically(path, render_comparison(summaries).encode())
+        return [path]
+    return [
+        _write_report(summary, _runs_of(summary, folder), folder)
+        for summary, folder in zip(summaries, folders, strict=True)
+    ]
+
+
+def _runs_of(summary: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    runs = []
+    for run_hash in summary["runs"]:
+        run = RunFolder.of(folder, summary["recipe"], run_hash).result()
+        if run is None:
+            raise StoreError(f"{folder} lacks the run {run_hash} of its summary: run the study again.")
+        runs.append(run)
+    return runs
+
+
+def _write_report(summary: dict[str, Any], runs: list[dict[str, Any]], folder: Path) -> Path:
+    from dualavg_bench.report import render
+
+    path = folder / "report.html"
+    write_atomically(path, render(summary, runs).encode())
+    return path
+
+
+def list_recipes() -> None:
+    """Print the built-in recipes."""
+    from dualavg_bench.recipe import load
+    from dualavg_bench.recipes import builtin
+
+    table = Table()
+    for column in ("recipe", "scale", "steps", "batch", "a run takes", "what"):
+        table.add_column(column)
+    scales: tuple[Scale, ...] = ("quick", "mini", "paper")
+    for name in builtin():
+        for scale in scales:
+            try:
+                recipe, _ = load(name, scale)
+            except (NotImplementedError, ValueError, KeyError):
+                continue
+            expected = "" if recipe.expected is None else _duration(recipe.expected)
+            about = recipe.about if scale == "quick" else ""
+            table.add_row(
+                name if scale == "quick" else "",
+                scale,
+                f"{recipe.steps:,}",
+                str(recipe.batch_size),
+                expected,
+                about,
+            )
+    console.print(table)

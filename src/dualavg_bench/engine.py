@@ -1,0 +1,297 @@
+"""Where runs are executed: dask.distributed, its local cluster or one that is there.
+
+A worker executes one run at a time. If it dies, dask gives its run to another, which goes on from the run's
+checkpoint; a run that has killed three workers is given up and reported, and the others go on. Deaths are
+counted in the run's folder and not by dask, which blames every run that a dead worker had been given, and
+gives up when its scheduler was told to.
+"""
+
+import itertools
+import logging
+import os
+import platform
+import signal
+import threading
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from dualavg_bench.recipe import RecipeError, RunSpec, Scale
+from dualavg_bench.store import HeldError, RunFolder, StoreError
+
+MOST_DEATHS = 3
+PATIENCE = 2.0  # seconds a worker waits for a run that another study has in hand, before it takes the next
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to a result: it raised, or killed its workers."""
+
+    spec: RunSpec
+    sentence: str
+    details: str = ""
+
+
+class StudyFailed(StoreError):  # noqa: N818
+    """Some runs failed; the others are kept."""
+
+    def __init__(self, failures: list[Failure]) -> None:
+        self.failures = failures
+        sentences = "".join(f"\n  {failure.sentence}" for failure in failures[:10])
+        more = f"\n  and {len(failures) - 10} more" if len(failures) > 10 else ""
+        details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
+        what, these = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "these")
+        super().__init__(
+            f"{what} failed; the others are kept, and the same command tries {these} again."
+            f"{sentences}{more}{details}"
+        )
+
+
+class KilledItsWorkersError(Exception):
+    """A run that has killed its worker too often to be tried again."""
+
+
+def execute_one(
+    spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, study: str
+) -> dict[str, Any] | None:
+    """What a worker does with a run; None if it was not done, because another has it or nobody wants it."""
+    from dualavg_bench.recipe import load
+    from dualavg_bench.runner import Interrupted, run
+
+    seconds = float(os.environ.get("DUALAVG_CHECKPOINT_SECONDS", "30"))
+    try:
+        with folder.locked(PATIENCE):
+            if folder.deaths(study) >= MOST_DEATHS:
+                raise KilledItsWorkersError
+            with folder.fatal_until_left(study):
+                _check_versions(spec)
+                recipe, source = load(spec.recipe, scale)
+                if source != spec.source:
+                    raise StoreError(f"{spec.recipe} was changed while its study ran: start the study again.")
+                return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=_abandonment())
+    except (HeldError, Interrupted):
+        return None
+
+
+def _check_versions(spec: RunSpec) -> None:
+    """Refuse to put numbers of one version under the name of another."""
+    from importlib.metadata import version
+
+    import torch
+
+    here = {"torch": torch.__version__, "dualavg": version("dualavg")}
+    for name, wanted in spec.versions.items():
+        if here.get(name) != wanted:
+            raise StoreError(
+                f"A worker on {platform.node()} has {name} {here.get(name)}, the study has {wanted}: "
+                "install the same on both."
+            )
+
+
+def _abandonment() -> Callable[[], bool]:
+    """Return a question: has the study been stopped, while this worker of a larger cluster goes on?"""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def abandoned() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state == "cancelled"
+
+    return abandoned
+
+
+class Engine:
+    """Executes runs on a dask cluster and tells somebody how it goes."""
+
+    def __init__(self, client: Any, root: Path, data: Path, scale: Scale) -> None:
+        self.client, self.root, self.data, self.scale = client, root.absolute(), data.absolute(), scale
+        self.study = uuid.uuid4().hex
+        self.numbers = itertools.count()
+        self.known_deaths: dict[str, int] = {}  # of all runs, when a run was last lost
+        self.unexplained: Counter[str] = Counter()
+
+    def execute(
+        self,
+        specs: Sequence[RunSpec],
+        recipe: str,
+        finished: Callable[[RunSpec, dict[str, Any] | Failure], None] = lambda _spec, _result: None,
+    ) -> list[dict[str, Any]]:
+        """Return the results in the order of the specs; what is on disk already is not run again.
+
+        Raises:
+            StudyFailed: when all that could be run has been, if a run failed.
+            StoreError: at once, if the disk is full or a file is not what it should be.
+        """
+        from distributed import as_completed
+
+        results: dict[str, dict[str, Any] | Failure] = {}
+        unique = {spec.hash: spec for spec in specs}
+        folders = {name: RunFolder.of(self.root, recipe, name) for name in unique}
+        for name, spec in unique.items():
+            done = folders[name].result()
+            if done is not None:
+                results[name] = done
+                finished(spec, done)
+        resources = {"GPU": 1} if self._has_gpus() else None
+        futures = {
+            self._submit(spec, folders[name], resources): spec
+            for name, spec in unique.items()
+            if name not in results
+        }
+        waiting = as_completed(list(futures))
+        try:
+            for future in waiting:
+                spec = futures.pop(future)
+                folder = folders[spec.hash]
+                outcome = self._outcome(future, spec, folders)
+                future.release()
+                if outcome is None:
+                    again = self._submit(spec, folder, resources)
+                    futures[again] = spec
+                    waiting.add(again)
+                else:
+                    results[spec.hash] = outcome
+                    finished(spec, outcome)
+        finally:
+            self.client.cancel(list(futures))
+        failures = [r for r in results.values() if isinstance(r, Failure)]
+        if failures:
+            raise StudyFailed(failures)
+        return [r for spec in specs if isinstance(r := results[spec.hash], dict)]
+
+    def _submit(self, spec: RunSpec, folder: RunFolder, resources: dict[str, int] | None) -> Any:
+        number = next(self.numbers)  # a later one waits behind the earlier ones
+        if spec.recipe.endswith(".py"):  # the worker may live in another folder
+            spec = replace(spec, recipe=str(Path(spec.recipe).absolute()))
+        return self.client.submit(
+            execute_one,
+            spec,
+            self.scale,
+            folder,
+            self.data,
+            self.study,
+            key=f"{spec.optimizer}-{spec.hash}-{self.study}-{number}",
+            priority=-number,
+            pure=False,
+            resources=resources,
+        )
+
+    def _outcome(
+        self, future: Any, spec: RunSpec, folders: dict[str, RunFolder]
+    ) -> dict[str, Any] | Failure | None:
+        """Return what came of a run, or None if it has to be tried again."""
+        from distributed import KilledWorker
+
+        if future.cancelled():
+            raise StoreError("The dask scheduler went away. The same command goes on from here.")
+        error = future.exception()
+        if error is None:
+            return future.result() or folders[spec.hash].result()
+        if isinstance(error, StoreError | RecipeError):
+            raise error
+        where = f"{spec.optimizer} at lr {spec.point.lr:g}, seed {spec.seed}"
+        if isinstance(error, KilledWorker | KilledItsWorkersError):
+            deaths = self._deaths(spec.hash, folders)
+            if deaths < MOST_DEATHS:
+                return None
+            return Failure(spec, f"{where} killed its worker {deaths} times (out of memory?)")
+        details = "".join(traceback.format_exception(error))
+        return Failure(spec, f"{where} raised {type(error).__name__}: {error}", details)
+
+    def _deaths(self, name: str, folders: dict[str, RunFolder]) -> int:
+        """Return how many workers a run has killed, of which dask says that it has killed too many.
+
+        Either they died of it, or of others that they had in hand before it, or before any was begun.
+        """
+        known = sum(folder.deaths(self.study) for folder in folders.values())
+        if known == self.known_deaths.get(name, 0):
+            self.unexplained[name] += 1
+        self.known_deaths[name] = known
+        return max(folders[name].deaths(self.study), self.unexplained[name])
+
+    def _has_gpus(self) -> bool:
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        return any(worker["resources"].get("GPU") for worker in workers)
+
+
+@contextmanager
+def cluster(workers: int | None, address: str | None) -> Iterator[Any]:
+    """Connect to the scheduler at `address`, or start workers here, one a core unless said."""
+    import dask
+    from distributed import Client, LocalCluster
+    from distributed.utils import silence_logging_cmgr
+
+    settings = {
+        # A worker is given the run it executes and no other, which another could have begun meanwhile.
+        "distributed.scheduler.worker-saturation": 1.0,
+        "distributed.worker.memory.terminate": False,
+        "distributed.worker.memory.pause": False,
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.target": False,
+        "distributed.worker.daemon": True,
+        "distributed.admin.tick.limit": "1h",
+    }
+    with dask.config.set(settings), silence_logging_cmgr(logging.CRITICAL):  # what matters, we say ourselves
+        if address is not None:
+            try:
+                client = Client(address, timeout="10s")
+            except (OSError, TimeoutError) as error:
+                raise StoreError(f"No dask scheduler answers at {address} ({error}).") from error
+            try:
+                yield client
+            finally:
+                _close(client)
+            return
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+        with ExitStack() as stack:
+            with _deaf_to_interrupts():
+                local = LocalCluster(
+                    n_workers=workers or os.cpu_count() or 1,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=None,
+                    # Its web server begins all the same: on any port, so that a second study has its own.
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+                    host="127.0.0.1",
+                    silence_logs=logging.CRITICAL,  # in the workers
+                )
+                stack.callback(_close, local)
+            client = Client(local)
+            stack.callback(_close, client)
+            yield client
+
+
+def _close(what: Any) -> None:
+    """Close a client or a cluster, whatever somebody presses who cannot wait for it."""
+    with _deaf_to_interrupts():
+        what.close()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Put Ctrl-C off to the end of the block; threads and processes that begin in it never hear of it.
+
+    A terminal sends it to workers too, and each would say farewell in forty lines; to stop them is ours.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    pressed: list[int] = []
+    resource_tracker.ensure_running()  # now: it would undo the mask in the thread that begins it
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if pressed:
+        raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Networks that recipes are made of, where no kept library has them."""

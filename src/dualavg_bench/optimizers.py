@@ -1,0 +1,114 @@
+"""The one registry of optimizers and schedules that recipes and commands name."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from dualavg import schedules
+from dualavg_bench.recipe import Point
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer by the name that people use for it."""
+
+    label: str
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPTIMIZERS = {
+    "mda": Entry("MDA", "dualavg.MDA", {"momentum": 0.9}),
+    "da": Entry("Dual averaging", "dualavg.DualAveraging", {"average": False}),
+    "da+momentum": Entry("DA + momentum", "dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
+    "sgd": Entry("SGD+M", "torch.optim.SGD", {"momentum": 0.9}),
+    "adam": Entry("Adam", "torch.optim.Adam"),
+    "adamw": Entry("AdamW", "torch.optim.AdamW"),
+}
+
+Schedule = Callable[[torch.optim.Optimizer, int], LRScheduler]
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda optimizer, _: LambdaLR(optimizer, _one),
+    "linear": lambda optimizer, steps: schedules.WarmupLinearDecay(optimizer, max(1, steps // 10), steps),
+    "stagewise": lambda optimizer, steps: schedules.StageWise(
+        optimizer, [steps // 2, 3 * steps // 4], ramp=max(1, steps // 60)
+    ),
+    "inverse_sqrt": lambda optimizer, steps: schedules.WarmupInverseSqrt(optimizer, max(1, steps // 10)),
+    "flat_drop": lambda optimizer, steps: schedules.FlatThenDrop(optimizer, 4 * steps // 5),
+    # As IWSLT'14's, in proportion to a run of 50,000 steps.
+    "tail": lambda optimizer, steps: schedules.ExponentialTail(
+        optimizer, steps // 5, factor=1.0003 ** (50_000 / steps), warmup_steps=steps // 12
+    ),
+}
+
+
+def _one(_: int) -> float:
+    return 1.0
+
+
+def label(name: str) -> str:
+    """What a table calls it."""
+    return OPTIMIZERS[name].label if name in OPTIMIZERS else name.rpartition(".")[2]
+
+
+def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
+    entry = OPTIMIZERS.get(name) or Entry(name, name)
+    module, _, attribute = entry.path.rpartition(".")
+    known = f"a name of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
+    if not module:
+        raise ValueError(f"There is no optimizer called {name!r}: give {known}.")
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"The optimizer {name!r} cannot be imported ({error}): install its package, or give {known}."
+        ) from error
+    except Exception as error:  # a foreign package's import can raise anything
+        raise ValueError(f"The optimizer {name!r} cannot be imported ({error}): give {known}.") from error
+    base = torch.optim.Optimizer
+    if not (isinstance(cls, type) and issubclass(cls, base) and cls is not base):
+        raise ValueError(f"{name!r} is not a kind of torch.optim.Optimizer: give {known}.")
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(f"{name!r} cannot take a step without a closure, which a run does not give it.")
+    return cls, dict(entry.settings)
+
+
+def make(
+    name: str, params: Iterable[torch.nn.Parameter], point: Point, settings: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """Make an optimizer at a point of its grid; the recipe's settings go before the registry's."""
+    cls, fixed = find(name)
+    arguments = {**fixed, **settings, "lr": point.lr}
+    if "weight_decay" in inspect.signature(cls).parameters:
+        arguments["weight_decay"] = point.weight_decay
+    elif point.weight_decay:
+        raise ValueError(f"{name!r} has no weight_decay, but its grid asks for {point.weight_decay}.")
+    try:
+        return cls(list(params), **arguments)
+    except TypeError as error:
+        raise ValueError(f"{name!r} cannot be made with {arguments} ({error}).") from error
+
+
+def make_schedule(
+    name: str, own: Mapping[str, Schedule], optimizer: torch.optim.Optimizer, steps: int
+) -> LRScheduler:
+    """Make a schedule by its name: the recipe's own, or one of ours."""
+    known = {**SCHEDULES, **own}
+    if name not in known:
+        raise ValueError(f"There is no schedule called {name!r}: give one of {', '.join(sorted(known))}.")
+    return known[name](optimizer, steps)
+
+
+def set_mode(optimizer: torch.optim.Optimizer, *, training: bool) -> None:
+    """Tell optimizers that have two sets of parameters (schedule_free) which one is wanted."""
+    switch = getattr(optimizer, "train" if training else "eval", None)
+    if callable(switch):
+        switch()

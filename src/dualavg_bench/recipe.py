@@ -1,0 +1,244 @@
+"""What an experiment is: one typed, frozen value that holds all that can move a number."""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+Scale = Literal["quick", "mini", "paper"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Batch = Any
+
+
+class Source(Protocol):
+    """A split of a data set, read by whole batches."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:
+        """Return the examples at `indices`: augmented by `rng` in training, as they are if it is None."""
+
+
+class FromDataset:
+    """Any map-style torch data set as a `Source`; its augmentation, if any, uses torch's global generator."""
+
+    def __init__(
+        self, dataset: Dataset[Any], collate: Callable[[list[Any]], Batch] = default_collate
+    ) -> None:
+        self.dataset, self.collate = dataset, collate
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:  # noqa: ARG002
+        """Return the examples at `indices`, collated."""
+        return self.collate([self.dataset[i] for i in indices.tolist()])
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The three parts of a data set. Tuning sees `valid` alone; `test` is read once, for the winners."""
+
+    train: Source
+    valid: Source
+    test: Source
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The score that decides."""
+
+    name: str
+    higher_is_better: bool
+    unit: str = ""
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One setting of an optimizer."""
+
+    lr: float
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The settings an optimizer is tuned over, and those that are fixed for it."""
+
+    lr: tuple[float, ...]
+    weight_decay: tuple[float, ...] = (0.0,)
+    schedule: tuple[str, ...] = ("constant",)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def points(self) -> list[Point]:
+        """Every combination."""
+        return [Point(*values) for values in product(self.lr, self.weight_decay, self.schedule)]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """How many seeds tuning takes, and how many fresh ones confirm its choice."""
+
+    tune: int = 2
+    confirm: int = 5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment at one scale.
+
+    Args:
+        name: what it is called, in folders and reports.
+        scale: quick, mini or paper.
+        metric: the score, which `evaluate` must return under its name.
+        data: `data(folder)` returns the splits; `folder` is what `--data` says, or a place to write to.
+        model: makes the network; torch's generator is seeded before.
+        loss: `loss(model, batch)`, a mean over the batch.
+        evaluate: `evaluate(model, batches)`, with `loss` and the metric among its results.
+        batch_size: examples of an optimizer step, over all processes and accumulations.
+        steps: optimizer steps of a run.
+        grids: the settings of each optimizer, by its name in the registry.
+        schedules: the recipe's own schedules, `make(optimizer, steps)`, beside those of `optimizers.py`.
+        accumulate: backward passes an optimizer step is split into.
+        precision: autocast dtype of forward passes; float16 scales the loss.
+        clip_norm: largest norm of the gradient, or None.
+        compile: run the network through torch.compile.
+        threads: CPU threads of a run; part of what it is, because sums depend on their order.
+        evaluations: how often validation is evaluated in a run, the end included.
+        eval_batch_size: examples of an evaluation's batch; `batch_size` unless given.
+        seeds: how many seeds for tuning and confirmation.
+        diverged_above: a training loss beyond this many times the first one is a divergence.
+        paper: which part of the paper this is.
+        about: a sentence for the report.
+        expected: seconds of a run on two cores, for `dualavg recipes`.
+    """
+
+    name: str
+    metric: Metric
+    data: Callable[[Path], Splits]
+    model: Callable[[], torch.nn.Module]
+    loss: Callable[[torch.nn.Module, Batch], Tensor]
+    evaluate: Callable[[torch.nn.Module, Iterable[Batch]], dict[str, float]]
+    batch_size: int
+    steps: int
+    grids: Mapping[str, Grid]
+    scale: Scale = "quick"
+    schedules: Mapping[str, Callable[[torch.optim.Optimizer, int], Any]] = field(default_factory=dict)
+    accumulate: int = 1
+    precision: Precision = "float32"
+    clip_norm: float | None = None
+    compile: bool = False
+    threads: int = 1
+    evaluations: int = 10
+    eval_batch_size: int | None = None
+    seeds: Seeds = Seeds()
+    diverged_above: float = 10.0
+    paper: str = ""
+    about: str = ""
+    expected: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, in one sentence."""
+        for name in ("batch_size", "steps", "accumulate", "evaluations", "threads"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} of recipe {self.name} must be a whole number >= 1, got {value!r}.")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"batch_size {self.batch_size} of recipe {self.name} does not divide into "
+                f"{self.accumulate} accumulated parts."
+            )
+        if not self.grids:
+            raise ValueError(f"Recipe {self.name} has no grids: name at least one optimizer.")
+        sizes = {name: len(grid.points()) for name, grid in self.grids.items()}
+        if len(set(sizes.values())) > 1 or 0 in sizes.values():
+            raise ValueError(
+                f"Every optimizer of recipe {self.name} must get the same number of grid points, got {sizes}."
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Everything but the functions and the grids, as JSON can hold it: what a run's hash is made of."""
+        skipped = {"data", "model", "loss", "evaluate", "grids", "schedules", "seeds", "metric"}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
+        for name in ("paper", "about", "expected"):
+            del plain[name]
+        return {**plain, "metric": [self.metric.name, self.metric.higher_is_better]}
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that can change the result of one run; its hash is the name of the run's folder."""
+
+    recipe: str  # the name of a built-in recipe, or the path of a file
+    source: str  # sha256 of the recipe's file: another text, another experiment
+    settings: Mapping[str, Any]  # Recipe.settings()
+    optimizer: str
+    point: Point
+    optimizer_settings: Mapping[str, Any]
+    seed: int
+    test: bool  # whether the test split is read at the end
+    versions: Mapping[str, str]  # of torch and dualavg
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["point"] = [self.point.lr, self.point.weight_decay, self.point.schedule]
+        for name in ("settings", "optimizer_settings", "versions"):
+            plain[name] = dict(plain[name])
+        del plain["recipe"]  # where the file lies changes nothing; its text and name do
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """Name of the run's folder."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class RecipeError(Exception):
+    """A recipe that cannot be loaded, in one sentence."""
+
+
+def load(reference: str, scale: Scale) -> tuple[Recipe, str]:
+    """Return a recipe and the sha256 of its file, by a built-in name or the path of a person's own file."""
+    if reference.endswith(".py"):
+        path = Path(reference)
+        if not path.is_file():
+            raise RecipeError(f"There is no recipe at {path}.")
+        spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise RecipeError(f"{path} cannot be imported.")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise RecipeError(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
+    else:
+        try:
+            module = importlib.import_module(f"dualavg_bench.recipes.{reference}")
+        except ModuleNotFoundError as error:
+            raise RecipeError(
+                f"There is no recipe called {reference!r}: `dualavg recipes` lists them, a file ends in .py."
+            ) from error
+        path = Path(str(module.__file__))
+    make = getattr(module, "recipe", None)
+    if not callable(make):
+        raise RecipeError(f"{path} has no function recipe(scale).")
+    made = make(scale)
+    if not isinstance(made, Recipe):
+        raise RecipeError(f"recipe({scale!r}) of {path} returned {type(made).__name__}, not a Recipe.")
+    return made, hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,145 @@
+"""WikiText-103, transformer language model: appendices C and D ("Language modeling") of the paper.
+
+    dualavg study wikitext103                                # quick: docstrings as WikiText, a tiny network
+    dualavg study wikitext103 --scale mini --data DIR        # WikiText-2, a small network, two cores
+    dualavg study wikitext103 --scale paper --data DIR       # WikiText-103, fairseq's transformer_lm, one GPU
+
+DIR holds `wikitext-103`, or `wikitext-2` for mini, with `wiki.{train,valid,test}.tokens`.
+
+Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), SGD 78.5 (taken from others).
+Ours, on validation: quick, Adam about 108, MDA 125, SGD+M 142; mini, MDA at lr 5, one seed, 745.
+
+Departures: the words after the last whole block of 512 are not scored.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dualavg.schedules import ExponentialTail, WarmupInverseSqrt
+from dualavg_bench.data import embedded, wikitext
+from dualavg_bench.models.transformer_lm import TransformerLM
+from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
+
+WORDS = {"quick": 2_000, "mini": 33_278, "paper": 267_735}  # of the vocabulary; WikiText-2's and -103's own
+LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # words of a block, an example
+DECAY, DROPOUT = 0.01, 0.1
+UPDATES, WARMUP = 50_000, 4_000
+ACCUMULATE = 16
+BATCH = 4096 // LENGTH["paper"] * ACCUMULATE  # blocks of an update
+
+
+def quick_data(folder: Path) -> Splits:
+    """Return docstrings, written to `folder` in WikiText's format if they are not there yet."""
+    written = embedded.docstrings(folder)
+    return wikitext.load(
+        written,
+        written.name,
+        length=LENGTH["quick"],
+        vocabulary=WORDS["quick"],
+        valid_blocks=300,
+        test_blocks=500,
+        source=embedded.SOURCE,
+    )
+
+
+def tail(optimizer: Optimizer, _steps: int) -> ExponentialTail:
+    """MDA's best schedule in the paper: warm-up, flat, divided by 1.00001 at every step from 18,240 on."""
+    return ExponentialTail(optimizer, 18_240, factor=1.00001, warmup_steps=WARMUP)
+
+
+def inverse_sqrt(optimizer: Optimizer, _steps: int) -> WarmupInverseSqrt:
+    """Adam's schedule, with the paper's warm-up."""
+    return WarmupInverseSqrt(optimizer, WARMUP)
+
+
+def loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """Cross-entropy, mean over words."""
+    logits = model(batch[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+
+
+def evaluate(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, float]:
+    """Return the loss, mean over words, and the perplexity, its exponential."""
+    summed, count = 0.0, 0
+    for batch in batches:
+        words = batch[:, 1:].numel()
+        summed, count = summed + words * loss(model, batch).item(), count + words
+    mean = summed / count
+    return {"loss": mean, "perplexity": math.exp(mean) if mean < 700 else math.inf}
+
+
+def recipe(scale: Scale = "quick") -> Recipe:
+    """Return the experiment."""
+    make: Callable[..., Recipe] = partial(
+        Recipe,
+        name="wikitext103",
+        scale=scale,
+        metric=Metric("perplexity", higher_is_better=False),
+        loss=loss,
+        evaluate=evaluate,
+        paper="Appendix D, language modeling",
+    )
+    network = partial(TransformerLM, WORDS[scale], LENGTH[scale], dropout=DROPOUT)
+    schedules = ("linear", "inverse_sqrt")
+    if scale == "quick":
+        return make(
+            data=quick_data,
+            model=partial(network, width=48, layers=2, heads=4),
+            batch_size=16,
+            steps=110,
+            evaluations=6,
+            eval_batch_size=50,
+            grids={
+                "mda": Grid((0.5, 1.5, 5.0, 15.0, 50.0), (0.0,), ("linear",)),
+                "sgd": Grid((0.05, 0.15, 0.5, 1.5, 5.0), (0.0,), ("linear",)),
+                "adam": Grid((0.003, 0.01, 0.03, 0.1, 0.3), (0.0,), ("linear",)),
+            },
+            about="Docstrings of Python's library and of scikit-learn, as WikiText; a tiny transformer.",
+            expected=3.0,
+        )
+    if scale == "mini":
+        return make(
+            data=partial(
+                wikitext.load,
+                name="wikitext-2",
+                length=LENGTH["mini"],
+                vocabulary=WORDS["mini"],
+                valid_blocks=200,
+                test_blocks=800,
+            ),
+            model=partial(network, width=64, layers=2, heads=4),
+            batch_size=8,
+            steps=450,
+            evaluations=5,
+            grids={
+                "mda": Grid((0.5, 1.5, 5.0, 15.0, 50.0), (0.0,), schedules),
+                "sgd": Grid((0.05, 0.15, 0.5, 1.5, 5.0), (0.0,), schedules),
+                "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules),
+            },
+            about="WikiText-2 with its whole vocabulary; a small transformer.",
+            expected=160.0,
+        )
+    return make(
+        data=partial(wikitext.load, name="wikitext-103", length=LENGTH["paper"], vocabulary=WORDS["paper"]),
+        model=network,
+        batch_size=BATCH,
+        accumulate=ACCUMULATE,
+        precision="float16",
+        steps=UPDATES,
+        evaluations=50,
+        eval_batch_size=BATCH // ACCUMULATE,
+        schedules={"tail": tail, "inverse_sqrt": inverse_sqrt},
+        grids={
+            "mda": Grid((1.5, 5.0, 15.0, 45.0), (DECAY,), ("tail", "inverse_sqrt")),
+            "sgd": Grid((0.1, 0.3, 1.0, 3.0), (DECAY,), ("tail", "inverse_sqrt")),
+            "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("tail", "inverse_sqrt")),
+        },
+        seeds=Seeds(tune=1, confirm=20),
+        about="WikiText-103; fairseq's transformer_lm with six layers, as the paper's appendix has it.",
+    )

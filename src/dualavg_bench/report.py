@@ -1,0 +1,254 @@
+"""The report: one HTML page that needs no network and no script, made from a summary and its runs.
+
+Everything that a recipe or a run brings along passes through jinja2's escaping; only the figures, whose text
+matplotlib has escaped, are put in as they are. The page's policy forbids scripts besides.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dualavg_bench import figures, stats
+
+Summary = Mapping[str, Any]
+Write = Callable[[Path, str], Any]
+
+
+def write_report(
+    summary: Summary,
+    runs: Sequence[stats.Run],
+    path: Path,
+    write: Write | None = None,
+    command: str | None = None,
+) -> Path:
+    """Write the page of one study; `write(path, text)` does it, where given, else a plain write."""
+    return _write(render(summary, runs, command), path, write)
+
+
+def compare_report(summaries: Sequence[Summary], path: Path, write: Write | None = None) -> Path:
+    """Write the page of several studies side by side."""
+    return _write(render_comparison(summaries), path, write)
+
+
+def render(summary: Summary, runs: Sequence[stats.Run] = (), command: str | None = None) -> str:
+    """The page of one study.
+
+    Args:
+        summary: what `stats.summarize` made, or what was read back from summary.json.
+        runs: the study's results, for the curves; a page without them has all but the curves.
+        command: how it was started, if other than the summary lets one guess.
+    """
+    study = _study(summary, runs, "s0", command)
+    return _page(title=study["title"], studies=[study], overview=None)
+
+
+def render_comparison(summaries: Sequence[Summary]) -> str:
+    """The page of several studies: scores side by side, and Holm's correction over all their pairs."""
+    if not summaries:
+        raise ValueError("There are no studies to compare.")
+    studies = [_study(summary, (), f"s{i}", None) for i, summary in enumerate(summaries)]
+    pairs = [(i, pair) for i, summary in enumerate(summaries) for pair in summary["comparisons"]]
+    corrected = stats.holm([pair["p"] for _, pair in pairs])
+    names = sorted({name for summary in summaries for name in summary["optimizers"]})
+    rows = []
+    for (i, pair), p in zip(pairs, corrected, strict=True):
+        rows.append({"study": studies[i]["title"], **_pair(summaries[i], {**pair, "p_holm": p})})
+    scores = [
+        {
+            "name": name,
+            "cells": [next((row for row in s["scores"] if row["name"] == name), None) for s in studies],
+        }
+        for name in names
+    ]
+    overview = {"scores": scores, "pairs": rows}
+    return _page(title=f"{len(studies)} studies compared", studies=studies, overview=overview)
+
+
+def _page(**values: Any) -> str:
+    folder = Path(__file__).parent / "templates"
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    palette = list(enumerate(figures.PALETTE.items()))
+    return environment.get_template("report.html.j2").render(palette=palette, **values) + "\n"
+
+
+def _write(text: str, path: Path, write: Write | None) -> Path:
+    if write is None:
+        Path(path).write_text(text, encoding="utf-8")
+    else:
+        write(Path(path), text)
+    return Path(path)
+
+
+def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: str | None) -> dict[str, Any]:
+    """All that the template prints of a study, as text already formatted but not escaped."""
+    entries = summary["optimizers"]
+    order = stats.rank(summary)
+    places = stats.decimals(entry["test"]["se"] for entry in entries.values() if entry["test"])
+    sizes = {name: entries[name]["grid"]["points"] for name in order}
+    return {
+        "prefix": prefix,
+        "summary": summary,
+        "title": f"{summary['recipe']} ({summary['scale']})",
+        "unit": f" ({summary['unit']})" if summary["unit"] else "",
+        "direction": "higher is better" if summary["higher_is_better"] else "lower is better",
+        "order": order,
+        "colors": figures.looks(entries),
+        "scores": [_score_row(summary, name, places) for name in order],
+        "pairs": [_pair(summary, pair) for pair in summary["comparisons"]],
+        "chosen": [_chosen_row(summary, name) for name in order],
+        "warnings": stats.edges(summary),
+        "unequal": sizes if len(set(sizes.values())) > 1 else None,
+        "lost": _divergences(summary),
+        "counts": {
+            phase: sum(run["phase"] == phase for run in summary["runs"].values())
+            for phase in ("tune", "confirm")
+        },
+        "seeds": {
+            phase: sorted({run["seed"] for run in summary["runs"].values() if run["phase"] == phase})
+            for phase in ("tune", "confirm")
+        },
+        "steps": sorted({run["steps"] for run in summary["runs"].values()}),
+        "minutes": _duration(summary["times"]["seconds"]),
+        "figures": _figures(summary, runs, prefix),
+        "command": command or summary.get("command") or _command(summary),
+        "install": _install(summary),
+    }
+
+
+def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
+    test, valid = summary["optimizers"][name]["test"], summary["optimizers"][name]["valid_final"]
+    if test is None:
+        return {
+            "name": name,
+            "test": "not confirmed",
+            "valid": "\N{EN DASH}",
+            "n": 0,
+            "diverged": 0,
+            "best": False,
+            "told": "",
+        }
+    best = stats.rank(summary)[0]
+    against = next((pair for pair in summary["comparisons"] if (pair["a"], pair["b"]) == (best, name)), None)
+    told = "\N{EN DASH}"
+    if against:
+        p = " (no test)"
+        if against["p_holm"] is not None:
+            p = f" (p {stats.p_text(against['p_holm'])})".replace(
+                "p = ", "p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+            )
+        told = ("yes" if stats.distinguishable(against) else "no") + p
+    return {
+        "name": name,
+        "test": _with_error(test, places),
+        "valid": _with_error(valid, places),
+        "n": test["n"],
+        "diverged": test["diverged"],
+        "best": name == best,
+        "told": told,
+    }
+
+
+def _pair(summary: Summary, pair: Mapping[str, Any]) -> dict[str, Any]:
+    places = stats.interval_decimals(summary["comparisons"])
+    tested = pair["low"] is not None
+    interval = [stats.signed(pair[end], places) for end in ("low", "high")] if tested else None
+    return {
+        "a": pair["a"],
+        "b": pair["b"],
+        "metric": summary["metric"],
+        "difference": stats.signed(pair["difference"], places),
+        "interval": f"{interval[0]} to {interval[1]}" if interval else "no test possible",
+        "p": stats.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else "\N{EN DASH}",
+        "n": pair["n"],
+        "firm": stats.distinguishable(pair),
+    }
+
+
+def _chosen_row(summary: Summary, name: str) -> dict[str, Any]:
+    entry = summary["optimizers"][name]
+    chosen, grid = entry["chosen"], entry["grid"]
+    points = summary["sensitivity"][name]
+    places = stats.decimals(other["chosen"]["valid"]["se"] for other in summary["optimizers"].values())
+    values = {key: sorted({point[key] for point in points}) for key in stats.POINT}
+    return {
+        "name": name,
+        "lr": f"{chosen['lr']:g}",
+        "weight_decay": f"{chosen['weight_decay']:g}",
+        "schedule": chosen["schedule"],
+        "lrs": ", ".join(f"{value:g}" for value in values["lr"]),
+        "decays": ", ".join(f"{value:g}" for value in values["weight_decay"]),
+        "schedules": ", ".join(values["schedule"]),
+        "valid": _with_error(chosen["valid"], places),
+        "n": chosen["valid"]["n"],
+        "grid": grid,
+        "edge": chosen["edge"],
+    }
+
+
+def _divergences(summary: Summary) -> list[dict[str, Any]]:
+    """One row for each setting and reason, its seeds together."""
+    rows: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
+    for run in summary["runs"].values():
+        if run["status"] == "diverged":
+            key = (run["phase"] == "tune", run["optimizer"], *(run[k] for k in stats.POINT), run["why"] or "")
+            rows.setdefault(key, []).append((run["seed"], run["diverged_at"]))
+    return [
+        {
+            "phase": "tuning" if tune else "confirmation",
+            "name": name,
+            "setting": f"lr {lr:g}, weight decay {decay:g}, {schedule}",
+            "when": "diverged at " + ", ".join(f"step {step} (seed {seed})" for seed, step in sorted(seeds)),
+            "why": why,
+        }
+        for (tune, name, lr, decay, schedule, why), seeds in sorted(rows.items())
+    ]
+
+
+def _figures(summary: Summary, runs: Sequence[stats.Run], prefix: str) -> dict[str, Markup]:
+    drawn: dict[str, str] = {}
+    if any(run["phase"] == "confirm" for run in runs):
+        drawn["train"] = figures.training_curves(summary, runs, f"{prefix}-train")
+        drawn["valid"] = figures.validation_curves(summary, runs, f"{prefix}-valid")
+    if summary["comparisons"]:
+        drawn["differences"] = figures.differences(summary, f"{prefix}-differences")
+    drawn["sensitivity"] = figures.sensitivity(summary, f"{prefix}-sensitivity")
+    drawn["budget"] = figures.budget(summary, f"{prefix}-budget")
+    drawn["time"] = figures.step_time(summary, f"{prefix}-time")
+    if any(entry["peak_mb"] for entry in summary["times"]["optimizers"].values()):
+        drawn["memory"] = figures.memory(summary, f"{prefix}-memory")
+    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704, matplotlib escaped it
+
+
+def _with_error(described: Mapping[str, Any], places: int) -> str:
+    mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
+    return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def _command(summary: Summary) -> str:
+    study = shlex.join(["dualavg", "study", summary["recipe"], "--scale", summary["scale"]])
+    return f"{study} \\\n    --optimizers {shlex.quote(','.join(summary['optimizers']))}"
+
+
+def _install(summary: Summary) -> str | None:
+    """Command for the versions, where all machines had the same."""
+    versions = {(machine.get("torch"), machine.get("dualavg")) for machine in summary["machines"]}
+    if len(versions) != 1 or None in (found := versions.pop()):
+        return None
+    torch = str(found[0]).partition("+")[0]  # whichever build is at hand
+    return shlex.join(["pip", "install", f"torch=={torch}", f"dualavg[bench]=={found[1]}"])

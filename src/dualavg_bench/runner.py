@@ -1,0 +1,429 @@
+"""Trains one run: seeds, loop, evaluation, checkpoint, resume.
+
+A run is a pure function of its spec. Initialisation, data order, augmentation and dropout are drawn from
+seeds made of (recipe, seed, what for, step), never from a generator that is carried along: so runs of
+different optimizers pair up, and a run that was cut off anywhere goes on bit for bit.
+
+Several processes (torchrun) share a run: its parts are spread over them, so that as many processes as
+`accumulate` says, or a divisor of it, draw what one process draws. Rank 0 alone reads, evaluates and writes;
+what it finds, or raises, all ranks get.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from dualavg_bench import optimizers
+from dualavg_bench.recipe import Batch, Recipe, RunSpec, Source
+from dualavg_bench.store import RunFolder, StoreError
+
+T = TypeVar("T")
+WINDOW = 10  # steps whose training losses are averaged into one point of the curve, and checked together
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the checkpoint is written, and another goes on
+    """The run was asked to stop."""
+
+
+def seed_for(recipe: str, seed: int, *what: object) -> int:
+    """Make a seed out of words and numbers; the optimizer is never among them."""
+    text = repr((recipe, seed, *what))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def run(
+    spec: RunSpec,
+    recipe: Recipe,
+    folder: RunFolder,
+    data: Path,
+    *,
+    checkpoint_seconds: float = 30.0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Return the result of a run: what is on disk, or else trained to its end, from its checkpoint on.
+
+    Args:
+        spec: what to run.
+        recipe: the recipe of the spec.
+        folder: where the run lives.
+        data: the folder that the recipe reads its data from.
+        checkpoint_seconds: how often the state is saved.
+        progress: called with the steps done and the steps in all.
+        should_stop: asked after every window; True writes a checkpoint and raises `Interrupted`.
+    """
+    with contextlib.ExitStack() as stack:
+        _from_rank_0(lambda: stack.enter_context(folder.locked()))
+        finished = _from_rank_0(folder.result)
+        if finished is not None:
+            return finished
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(recipe.threads)
+        result = _Run(spec, recipe, folder, data).train(checkpoint_seconds, progress, should_stop)
+        _from_rank_0(lambda: folder.finish(result))
+        return _from_rank_0(lambda: result)
+
+
+class _Run:
+    """A run in memory. A checkpoint holds the values of the first names and the state dicts of the others."""
+
+    VALUES = (
+        *("step", "seconds", "first_loss", "untrained_test"),
+        *("train_curve", "valid_curve", "step_times", "optimizer_times"),
+    )
+    STATES = ("model", "optimizer", "schedule", "scaler")
+
+    def __init__(self, spec: RunSpec, recipe: Recipe, folder: RunFolder, data: Path) -> None:
+        _reset_peak_memory()
+        self.spec, self.recipe, self.folder = spec, recipe, folder
+        self.device = _device()
+        _from_rank_0(lambda: self._load(data))  # before the others: it may write the data set
+        if _rank() > 0:
+            self._load(data)
+        if len(self.splits.train) < recipe.batch_size:
+            raise ValueError(
+                f"The training split of {recipe.name} has {len(self.splits.train)} examples, "
+                f"less than one batch of {recipe.batch_size}."
+            )
+        _seed_torch(self._seed("init"))
+        self.model, self.parts = self._share(recipe.model().to(self.device))
+        self.forward: torch.nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        if _world() > 1:
+            self.forward = DistributedDataParallel(self.forward)
+        self.optimizer = optimizers.make(
+            spec.optimizer, self.model.parameters(), spec.point, spec.optimizer_settings
+        )
+        self.schedule = optimizers.make_schedule(
+            spec.point.schedule, recipe.schedules, self.optimizer, recipe.steps
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
+        self.step, self.seconds = 0, 0.0
+        self.first_loss: float | None = None
+        self.train_curve: dict[str, list[float]] = {"step": [], "loss": []}
+        self.valid_curve: dict[str, list[float]] = {"step": []}
+        self.untrained_test: dict[str, float] | None = None
+        self.step_times: list[float] = []
+        self.optimizer_times: list[float] = []
+
+    def _load(self, data: Path) -> None:
+        self.splits = self.recipe.data(data)
+
+    def _seed(self, *what: object) -> int:
+        return seed_for(self.recipe.name, self.spec.seed, *what)
+
+    def _share(self, model: torch.nn.Module) -> tuple[torch.nn.Module, int]:
+        """Return the network as processes can share it, and how many parts a step has over all of them."""
+        recipe, world, parts = self.recipe, _world(), self.recipe.accumulate
+        with_norms = world > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules())
+        if with_norms and self.device.type == "cpu":
+            raise ValueError(
+                f"The network of recipe {recipe.name} has batch norm, whose statistics processes share on "
+                f"GPUs only: run it in one process."
+            )
+        if with_norms:
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        if parts % world or with_norms:
+            parts *= world
+        if recipe.batch_size % parts:
+            raise ValueError(
+                f"batch_size {recipe.batch_size} of recipe {recipe.name} does not divide into {parts} parts "
+                f"(accumulate {recipe.accumulate}, {world} processes)."
+            )
+        return model, parts
+
+    def train(
+        self,
+        checkpoint_seconds: float,
+        progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        recipe = self.recipe
+        self._resume()
+        started = saved = time.perf_counter()
+        if self.step == 0 and not self.valid_curve["step"]:
+            self._evaluate_valid()
+            if self.spec.test:
+                self.untrained_test = self._evaluate(self.splits.test)
+        losses: list[Tensor] = []
+        why = None
+        while self.step < recipe.steps and why is None:
+            losses.append(self._train_step())
+            self.step += 1
+            at_end = self.step == recipe.steps
+            if len(losses) == WINDOW or at_end:
+                why = self._close_window(losses)
+                losses = []
+                progress(self.step, recipe.steps)
+            if why is None and (at_end or self._is_evaluation(self.step)):
+                why = self._evaluate_valid()
+            now = time.perf_counter()
+            if not losses and why is None and not at_end:
+                stop, save = _any(should_stop(), now - saved > checkpoint_seconds)
+                if stop or save:
+                    self.seconds += now - started
+                    started = saved = now
+                    self._save()
+                if stop:
+                    raise Interrupted
+        self.seconds += time.perf_counter() - started
+        return self._result(why)
+
+    def _train_step(self) -> Tensor:
+        """Take one optimizer step and return its training loss, without waiting for the device."""
+        recipe, start = self.recipe, time.perf_counter()
+        total = torch.zeros((), device=self.device)
+        mine = range(_rank(), self.parts, _world())
+        examples = self._indices(self.step).chunk(self.parts)
+        for part in mine:
+            _seed_torch(self._seed("step", self.step, part))
+            rng = torch.Generator().manual_seed(self._seed("augment", self.step, part))
+            batch = _to(self.splits.train.batch(examples[part], rng), self.device)
+            with self._exchange(last=part == mine[-1]):
+                with self._autocast():
+                    loss = recipe.loss(self.forward, batch) / len(mine)
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach().float()
+        if recipe.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip_norm)
+        before = time.perf_counter()
+        self.scaler.step(self.optimizer)
+        self.optimizer_times.append(time.perf_counter() - before)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.schedule.step()
+        self.step_times.append(time.perf_counter() - start)
+        return total
+
+    def _indices(self, step: int) -> Tensor:
+        """Examples of a step: a pure function of (recipe, seed, step)."""
+        n, size = len(self.splits.train), self.recipe.batch_size
+        epoch, place = divmod(step, n // size)
+        cached = getattr(self, "_epoch", None)
+        if cached is None or cached[0] != epoch:
+            rng = torch.Generator().manual_seed(self._seed("order", epoch))
+            cached = self._epoch = (epoch, torch.randperm(n, generator=rng))
+        order: Tensor = cached[1]
+        return order[place * size : (place + 1) * size]
+
+    def _autocast(self) -> Any:
+        if self.recipe.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.recipe.precision))
+
+    def _exchange(self, *, last: bool) -> Any:
+        """Processes exchange gradients once a step, with its last part."""
+        if last or not isinstance(self.forward, DistributedDataParallel):
+            return contextlib.nullcontext()
+        return self.forward.no_sync()
+
+    def _close_window(self, losses: list[Tensor]) -> str | None:
+        """Add a point to the curve; return why the run has diverged, if it has."""
+        window = torch.stack(losses).double().cpu()
+        if _world() > 1:
+            dist.all_reduce(window)
+            window /= _world()
+        values = window.tolist()
+        if self.first_loss is None:
+            self.first_loss = values[0]
+        bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
+        if bad:
+            self.step -= len(values) - bad[0] - 1
+            return f"the training loss is {values[bad[0]]}"
+        mean = statistics.fmean(values)
+        self.train_curve["step"].append(self.step)
+        self.train_curve["loss"].append(mean)
+        limit = self.recipe.diverged_above * abs(self.first_loss)
+        return (
+            f"the training loss is {mean:.3g}, from {self.first_loss:.3g} at first" if mean > limit else None
+        )
+
+    def _is_evaluation(self, step: int) -> bool:
+        every = self.recipe.steps / self.recipe.evaluations
+        return int(step / every) > int((step - 1) / every)
+
+    def _evaluate_valid(self) -> str | None:
+        """Add a point to the validation curve; return why the run has diverged, if it has."""
+        values = self._evaluate(self.splits.valid)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                return f"the validation {name} is {value}"
+        self.valid_curve["step"].append(self.step)
+        for name, value in values.items():
+            self.valid_curve.setdefault(name, []).append(value)
+        return None
+
+    def _evaluate(self, source: Source) -> dict[str, float]:
+        optimizers.set_mode(self.optimizer, training=False)
+        self.model.eval()
+        with torch.no_grad():
+            values = _from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
+        self.model.train()
+        optimizers.set_mode(self.optimizer, training=True)
+        for name in ("loss", self.recipe.metric.name):
+            if name not in values:
+                raise ValueError(f"evaluate of recipe {self.recipe.name} does not return {name!r}.")
+        return {name: float(value) for name, value in values.items()}
+
+    def _batches(self, source: Source) -> Iterator[Batch]:
+        size = self.recipe.eval_batch_size or self.recipe.batch_size
+        for start in range(0, len(source), size):
+            indices = torch.arange(start, min(start + size, len(source)))
+            yield _to(source.batch(indices, None), self.device)
+
+    def _save(self) -> None:
+        values = {name: getattr(self, name) for name in self.VALUES}
+        states = {name: getattr(self, name).state_dict() for name in self.STATES}
+        _from_rank_0(lambda: self.folder.save_checkpoint({**values, **states}))
+
+    def _resume(self) -> None:
+        self.model.train()
+        optimizers.set_mode(self.optimizer, training=True)
+        state = _from_rank_0(self.folder.load_checkpoint)
+        if state is not None:
+            for name in self.VALUES:
+                setattr(self, name, state[name])
+            for name in self.STATES:
+                getattr(self, name).load_state_dict(state[name])
+
+    def _result(self, why: str | None) -> dict[str, Any]:
+        recipe, spec = self.recipe, self.spec
+        test = None
+        if spec.test:
+            test = self.untrained_test if why else self._evaluate(self.splits.test)
+        return {
+            "hash": spec.hash,
+            "recipe": recipe.name,
+            "scale": recipe.scale,
+            "optimizer": spec.optimizer,
+            **dataclasses.asdict(spec.point),
+            "seed": spec.seed,
+            "phase": "confirm" if spec.test else "tune",
+            "metric": recipe.metric.name,
+            "higher_is_better": recipe.metric.higher_is_better,
+            "unit": recipe.metric.unit,
+            "steps": recipe.steps,
+            "status": "diverged" if why else "finished",
+            "diverged_at": self.step if why else None,
+            "why": why,
+            "spec": spec.to_json(),
+            "train": self.train_curve,
+            "valid": self.valid_curve,
+            "test": test,
+            "time": {
+                "seconds": self.seconds,
+                "step_ms": 1e3 * statistics.median(self.step_times),
+                "optimizer_ms": 1e3 * statistics.median(self.optimizer_times),
+            },
+            "peak_mb": _peak_memory(),
+            "machine": machine(),
+        }
+
+
+def machine() -> dict[str, Any]:
+    """What the run was executed on."""
+    from importlib.metadata import version
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "dualavg": version("dualavg"),
+    }
+
+
+def _device() -> torch.device:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # torchrun's
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _seed_torch(seed: int) -> None:
+    """As torch.manual_seed, which takes a hundred times as long: it looks for every kind of device."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(seed)
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(_to(value, device) for value in batch)
+    return batch
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _from_rank_0(find: Callable[[], T]) -> T:
+    """Return to every process what rank 0 finds; what it raises stops them all."""
+    if _world() == 1:
+        return find()
+    found: list[Any] = [None, ""]
+    try:
+        if _rank() == 0:
+            found[0] = find()
+    except BaseException as error:
+        found[1] = str(error) or type(error).__name__
+        raise
+    finally:
+        dist.broadcast_object_list(found)
+    if found[1]:
+        raise StoreError(found[1])
+    value: T = found[0]
+    return value
+
+
+def _any(*wishes: bool) -> list[bool]:
+    """What one process wishes, all of them do."""
+    said = torch.tensor(wishes, dtype=torch.int32)
+    if _world() > 1:
+        dist.all_reduce(said, dist.ReduceOp.MAX)
+    return [bool(wish) for wish in said.tolist()]
+
+
+def _reset_peak_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark starts anew
+
+
+def _peak_memory() -> float:
+    """Peak memory of the run in MB: the device's, or else the process's."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

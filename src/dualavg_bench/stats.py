@@ -1,0 +1,398 @@
+"""What finished runs say: the choice of a setting, paired differences, the value of tuning, and a verdict.
+
+Pure functions of lists of results, as `store` hands them over; the order of a list changes nothing. Settings
+are judged by the validation score at the end of a run, optimizers by the test score of their chosen setting
+on fresh seeds.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+Run = Mapping[str, Any]
+FORMAT = 1
+ALPHA = 0.05
+POINT = ("lr", "weight_decay", "schedule")
+EDGES = {"lr": "step size", "weight_decay": "weight decay"}
+STUDY = ("recipe", "scale", "metric", "higher_is_better", "unit")
+
+
+def describe(values: Iterable[float]) -> dict[str, Any]:
+    """Mean, standard error and n; one value has no standard error.
+
+    >>> describe([1.0, 2.0, 3.0])
+    {'mean': 2.0, 'se': 0.5773502691896258, 'n': 3}
+    >>> describe([1.0])
+    {'mean': 1.0, 'se': None, 'n': 1}
+    """
+    series = pd.Series(list(values), dtype="float64")
+    if series.empty:
+        raise ValueError("There are no values to describe.")
+    se = float(series.sem(ddof=1)) if len(series) > 1 else None
+    return {"mean": float(series.mean()), "se": se, "n": len(series)}
+
+
+def score(run: Run, split: str) -> float:
+    """The metric of a run at its end, on "valid" or "test"; of a diverged run, that before training."""
+    name = f"Run {run.get('hash')} ({run['optimizer']}, seed {run['seed']})"
+    if split == "test":
+        if run.get("test") is None:
+            raise ValueError(f"{name} has no test score: only confirmation runs read the test split.")
+        value = run["test"][run["metric"]]
+    else:
+        value = run["valid"][run["metric"]][0 if run["status"] == "diverged" else -1]
+    if value is None or not math.isfinite(value):
+        raise ValueError(
+            f"{name} has {value!r} as its {split} {run['metric']}, which is no number to compare."
+        )
+    return float(value)
+
+
+def sensitivity(tune_runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
+    """Every grid point of every optimizer: final validation score over the tuning seeds, divergences."""
+    result: dict[str, list[dict[str, Any]]] = {}
+    for (optimizer, *point), group in _frame(tune_runs, "valid").groupby(["optimizer", *POINT]):
+        entry = {
+            **dict(zip(POINT, (float(point[0]), float(point[1]), point[2]), strict=True)),
+            **describe(group["score"]),
+            "diverged": int(group["diverged"].sum()),
+            "runs": list(group["hash"]),
+        }
+        result.setdefault(optimizer, []).append(entry)
+    return result
+
+
+def select(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """The best setting of each optimizer, by the mean of its final validation scores. Test is not looked at.
+
+    Divergence counts against a setting twice: a diverged seed enters the mean with the untrained score, and a
+    setting that diverged in any seed, or lacks a seed that others have, comes after every setting that did
+    not. Ties go to the smaller step size, then the smaller weight decay, then the schedule's name.
+
+    `edge` names what lies at an end of its grid, where the grid has more than one value. A weight decay of
+    zero is no edge: nothing lies beyond it.
+    """
+    chosen = {}
+    for optimizer, points in _ranked(tune_runs).items():
+        best, edge, tried = points[0], [], {}
+        for name in EDGES:
+            values = sorted({point[name] for point in points})
+            tried[name] = [values[0], values[-1]]
+            outside = not (name == "weight_decay" and best[name] == 0.0)
+            if len(values) > 1 and best[name] in tried[name] and outside:
+                edge.append(name)
+        valid = {key: best[key] for key in ("mean", "se", "n", "diverged", "runs")}
+        chosen[optimizer] = {
+            **{key: best[key] for key in POINT},
+            "valid": valid,
+            "edge": edge,
+            "tried": tried,
+        }
+    return chosen
+
+
+def budget(tune_runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Expected validation score of the setting `select` chooses among m random grid points, m = 1 to N.
+
+    With the points ranked from worst to best, s_1 to s_N, and m of them drawn without replacement,
+
+        E[best of m] = sum over i of s_i C(i - 1, m - 1) / C(N, m),
+
+    because point i is the best drawn when the other m - 1 are among the i - 1 that are worse.
+    """
+    result = {}
+    for optimizer, points in _ranked(tune_runs).items():
+        means, n = [point["mean"] for point in reversed(points)], len(points)
+        result[optimizer] = [
+            math.fsum(s * (math.comb(i, m - 1) / math.comb(n, m)) for i, s in enumerate(means))
+            for m in range(1, n + 1)
+        ]
+    return result
+
+
+def compare(confirm_runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Every pair of optimizers, paired by seed: test difference a - b, its 95% t interval, p, and Holm's p.
+
+    `a` is the one with the better mean. Where the t test says nothing (one seed, or the same non-zero
+    difference in every seed) interval and p are None; such a pair still counts in Holm's correction.
+    Intervals are uncorrected.
+    """
+    if not confirm_runs:
+        return []
+    frame = _frame(confirm_runs, "test", ["optimizer", "seed"])
+    wide = frame.pivot(index="seed", columns="optimizer", values="score")  # noqa: PD010, never an average
+    for optimizer in wide:
+        missing = [int(seed) for seed in wide.index[wide[optimizer].isna()]]
+        if missing:
+            raise ValueError(
+                f"The runs do not pair up: {optimizer} lacks the confirmation seeds {missing} that others "
+                "have. Finish the study first."
+            )
+    sign = 1 if confirm_runs[0]["higher_is_better"] else -1
+    order = sorted(wide, key=lambda name: (-sign * describe(wide[name])["mean"], name))
+    pairs = []
+    for a, b in combinations(order, 2):
+        difference = wide[a] - wide[b]
+        low, high, p = _t_interval(wide[a], wide[b])
+        pair = {"a": a, "b": b, "difference": float(difference.mean()), "low": low, "high": high, "p": p}
+        pairs.append({**pair, "n": len(difference), "seeds": [int(seed) for seed in wide.index]})
+    for pair, corrected in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
+        pair["p_holm"] = corrected
+    return pairs
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction; None (untestable) stays None and still counts in the number of claims.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected: list[float | None] = [None] * len(ps)
+    running = 0.0
+    tested = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    for k, (p, i) in enumerate(tested):
+        # p_(k) (m - k + 1), made monotone: no claim may be firmer than one with a smaller p.
+        running = max(running, min(1.0, p * (len(ps) - k)))
+        corrected[i] = running
+    return corrected
+
+
+def rank(summary: Mapping[str, Any]) -> list[str]:
+    """Optimizers from best to worst: by test score, or by validation where nothing is confirmed yet."""
+    sign = 1 if summary["higher_is_better"] else -1
+    entries = summary["optimizers"]
+
+    def key(name: str) -> tuple[float, str]:
+        return -sign * (entries[name]["test"] or entries[name]["chosen"]["valid"])["mean"], name
+
+    return sorted(entries, key=key)
+
+
+def edges(summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Every choice that lies on the edge of its grid, in words, from the best optimizer to the worst."""
+    found = []
+    for name in rank(summary):
+        chosen = summary["optimizers"][name]["chosen"]
+        for key in chosen["edge"]:
+            smallest = chosen[key] == chosen["tried"][key][0]
+            which, beyond = ("smallest", "smaller") if smallest else ("largest", "larger")
+            edge = {"name": name, "what": EDGES[key], "value": f"{chosen[key]:g}"}
+            found.append({**edge, "which": which, "beyond": beyond})
+    return found
+
+
+def distinguishable(pair: Mapping[str, Any]) -> bool:
+    """Whether a difference is told from noise at the 5% level, after Holm's correction."""
+    return pair["p_holm"] is not None and pair["p_holm"] < ALPHA
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """One sentence: who is best, whether that is more than noise, and every reason for doubt."""
+    return "; ".join([_finding(summary), *_doubts(summary)]) + "."
+
+
+def summarize(
+    runs: Sequence[Run], *, about: str = "", paper: str = "", extended: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """The whole study as plain JSON, each figure with its n and the hashes of its runs.
+
+    Args:
+        runs: all results of the study, tuning and confirmation, in any order.
+        about: the recipe's sentence.
+        paper: the recipe's part of the paper.
+        extended: grid points that were added to an optimizer's grid because its best lay on the edge.
+    """
+    runs = sorted(runs, key=lambda r: (r["phase"], r["optimizer"], *(r[k] for k in POINT), r["seed"]))
+    tune = [run for run in runs if run["phase"] == "tune"]
+    confirm = [run for run in runs if run["phase"] == "confirm"]
+    if not tune:
+        raise ValueError("There are no tuning runs to summarize.")
+    for key in STUDY:
+        if len({run[key] for run in runs}) > 1:
+            raise ValueError(f"These runs are of different studies: their {key} differs.")
+    chosen, grids = select(tune), sensitivity(tune)
+    _check_confirmation(tune, confirm, chosen)
+    summary: dict[str, Any] = {"format": FORMAT, **{key: runs[0][key] for key in STUDY}}
+    summary |= {"about": about, "paper": paper, "optimizers": {}}
+    for name, points in grids.items():
+        mine = [run for run in confirm if run["optimizer"] == name]
+        grid = {
+            "points": len(points),
+            "runs": sum(point["n"] for point in points),
+            "diverged": sum(point["diverged"] for point in points),
+            "extended": (extended or {}).get(name, 0),
+        }
+        fresh = {"test": _scores(mine, "test"), "valid_final": _scores(mine, "valid")}
+        summary["optimizers"][name] = {"grid": grid, "chosen": chosen[name], **fresh}
+    summary["comparisons"] = compare(confirm)
+    summary["verdict"] = verdict(summary)
+    summary |= {"sensitivity": grids, "budget": budget(tune), "runs": {}}
+    facts = ("optimizer", *POINT, "seed", "phase", "status", "diverged_at", "why", "steps")
+    for run in sorted(runs, key=lambda run: run["hash"]):
+        test = score(run, "test") if run["phase"] == "confirm" else None
+        scores = {"valid": score(run, "valid"), "test": test}
+        summary["runs"][run["hash"]] = {key: run[key] for key in facts} | scores
+    machines = {json.dumps(run["machine"], sort_keys=True) for run in runs}
+    summary["machines"] = [json.loads(machine) for machine in sorted(machines)]
+    summary["times"] = _times(runs)
+    json.dumps(summary, allow_nan=False)  # a NaN here would be a wrong number somewhere else
+    return summary
+
+
+def decimals(errors: Iterable[float | None]) -> int:
+    """Decimals that show two digits of the smallest standard error, or one more than the median one needs."""
+    known = sorted(1 - math.floor(math.log10(error)) for error in errors if error)
+    return min(6, max(0, min(known[-1], known[len(known) // 2] + 1))) if known else 2
+
+
+def interval_decimals(pairs: Iterable[Mapping[str, Any]]) -> int:
+    """The same for pairs, all of which must show: a 95% interval is about four standard errors wide."""
+    return max((decimals([(p["high"] - p["low"]) / 4]) for p in pairs if p["low"] is not None), default=2)
+
+
+def signed(value: float, places: int) -> str:
+    """A number with its sign, and a true minus."""
+    return f"{value:+.{places}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def p_text(p: float) -> str:
+    """A p value as it follows the letter p."""
+    return "< 0.001" if p < 0.001 else f"= {p:.{2 if p >= 0.1 else 3}f}"
+
+
+def _frame(
+    runs: Sequence[Run], split: str, once: Sequence[str] = ("optimizer", *POINT, "seed")
+) -> pd.DataFrame:
+    rows = [
+        {key: run[key] for key in ("optimizer", *POINT, "seed", "hash")}
+        | {"diverged": run["status"] == "diverged", "score": score(run, split)}
+        for run in runs
+    ]
+    frame = pd.DataFrame(rows).sort_values(["optimizer", *POINT, "seed"], ignore_index=True)
+    twice = frame[frame.duplicated(list(once))]
+    if len(twice):
+        one = twice.iloc[0]
+        raise ValueError(
+            f"Two results for {one['optimizer']} with seed {one['seed']}, the second being {one['hash']}: "
+            "they are of different settings, versions or recipes, and must not be averaged."
+        )
+    return frame
+
+
+def _ranked(tune_runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
+    """The points of each optimizer, best first, by the rule `select` states."""
+    grids = sensitivity(tune_runs)
+    sign = 1 if tune_runs[0]["higher_is_better"] else -1
+    full = max(point["n"] for points in grids.values() for point in points)
+
+    def key(point: Mapping[str, Any]) -> tuple[Any, ...]:
+        spoilt = point["diverged"] > 0 or point["n"] < full
+        return (spoilt, -sign * point["mean"], *(point[name] for name in POINT))
+
+    return {optimizer: sorted(points, key=key) for optimizer, points in grids.items()}
+
+
+def _t_interval(a: pd.Series, b: pd.Series) -> tuple[float | None, float | None, float | None]:
+    difference = a - b
+    noise = 1e-12 * float(max(a.abs().max(), b.abs().max()))  # rounding of a - b is no spread
+    if len(difference) > 1 and float(difference.abs().max()) <= noise:
+        return 0.0, 0.0, 1.0
+    if len(difference) == 1 or float(difference.max() - difference.min()) <= noise:
+        return None, None, None
+    test = stats.ttest_rel(a, b)
+    interval = test.confidence_interval(1 - ALPHA)
+    return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def _scores(runs: Sequence[Run], split: str) -> dict[str, Any] | None:
+    if not runs:
+        return None
+    diverged = sum(run["status"] == "diverged" for run in runs)
+    described = describe(score(run, split) for run in runs)
+    return {**described, "diverged": diverged, "runs": [run["hash"] for run in runs]}
+
+
+def _check_confirmation(
+    tune: Sequence[Run], confirm: Sequence[Run], chosen: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Test is read once, for the chosen setting, on seeds that tuning never saw."""
+    seen = {run["seed"] for run in tune} & {run["seed"] for run in confirm}
+    if seen:
+        raise ValueError(f"Confirmation used the seeds {sorted(seen)} that tuning has already seen.")
+    for run in confirm:
+        if run["optimizer"] not in chosen:
+            raise ValueError(f"{run['optimizer']} was confirmed but never tuned.")
+        if any(run[key] != chosen[run["optimizer"]][key] for key in POINT):
+            raise ValueError(
+                f"Run {run['hash']} confirms {run['optimizer']} at lr {run['lr']:g}, which is not the "
+                "setting chosen on validation."
+            )
+    if confirm and len({run["optimizer"] for run in confirm}) < len(chosen):
+        raise ValueError("Some optimizers are confirmed and some are not. Finish the study first.")
+
+
+def _finding(summary: Mapping[str, Any]) -> str:
+    order, entries, metric = rank(summary), summary["optimizers"], summary["metric"]
+    unit = summary["unit"] if summary["unit"] in ("", "%") else f" {summary['unit']}"
+    best, test = order[0], entries[order[0]]["test"]
+    if test is None:
+        return "Nothing is confirmed yet: there are tuning runs, but no test score on fresh seeds"
+    places = decimals(entries[name]["test"]["se"] for name in order)
+    spread = "" if test["se"] is None else f" ± {test['se']:.{places}f}"
+    value = f"{test['mean']:.{places}f}{spread}{unit} (mean ± s.e., n = {test['n']})"
+    if len(order) == 1:
+        return f"{best} has a test {metric} of {value}, and nothing was run to compare it with"
+    pair = summary["comparisons"][0]  # best against next: `compare` goes from best to worst
+    if pair["difference"] == 0:
+        return f"{best} and {pair['b']} tie for the best test {metric}, {value}"
+    sign = 1 if summary["higher_is_better"] else -1
+    places = max(places, interval_decimals([pair]))
+    lead = f"{sign * pair['difference']:.{places}f}{' points' if unit == '%' else unit}"
+    said = f"{best} has the best test {metric}, {value}, {lead} ahead of {pair['b']}"
+    if pair["p_holm"] is None:
+        why = "one seed" if pair["n"] == 1 else "the same difference in every seed"
+        return f"{said}, which may be seed noise: {why} (n = {pair['n']}) admits no test"
+    low, high = sorted((sign * pair["low"], sign * pair["high"]))
+    return (
+        f"{said}, {'more' if distinguishable(pair) else 'no more'} than seed noise explains (paired by seed, "
+        f"95% interval {signed(low, places)} to {signed(high, places)}; p {p_text(pair['p_holm'])} after "
+        f"Holm's correction for {len(summary['comparisons'])} pairs)"
+    )
+
+
+def _doubts(summary: Mapping[str, Any]) -> list[str]:
+    doubts = [
+        f"CAUTION: the best {edge['what']} of {edge['name']}, {edge['value']}, is the {edge['which']} tried, "
+        "on the edge of its grid"
+        for edge in edges(summary)
+    ]
+    counts = []
+    for name in rank(summary):
+        grid, test = summary["optimizers"][name]["grid"], summary["optimizers"][name]["test"]
+        counts.append((grid["diverged"], f"of {grid['runs']} tuning runs of {name}"))
+        if test:
+            counts.append((test["diverged"], f"of {test['n']} confirmation runs of {name}"))
+    lost = [f"{count} {whose}" for count, whose in counts if count]
+    return doubts + ([f"diverged: {', '.join(lost)}"] if lost else [])
+
+
+def _times(runs: Sequence[Run]) -> dict[str, Any]:
+    """All that is time or memory, medians by optimizer: two summaries of one study are equal but for this."""
+    columns = ["step_ms", "optimizer_ms", "peak_mb"]
+    rows = [{"peak_mb": None, **run["time"], **run} for run in runs]
+    frame = pd.DataFrame(rows, columns=["optimizer", "seconds", *columns]).set_index("optimizer")
+    medians: dict[str, dict[str, Any]] = {}
+    for name, group in frame.astype("float64").groupby(level=0):
+        known = {key: group[key].dropna() for key in columns}
+        medians[name] = {
+            key: {"median": float(v.median()), "low": float(v.min()), "high": float(v.max()), "n": len(v)}
+            if len(v)
+            else None
+            for key, v in known.items()
+        }
+    return {"seconds": math.fsum(frame["seconds"]), "optimizers": medians}

@@ -1,0 +1,184 @@
+"""What is on disk of a run, and how it gets there without ever being half there.
+
+    <root>/runs/<recipe>/<hash of the spec>/
+        result.json      when the run is done, whatever came of it
+        checkpoint.pt    while it is not
+        deaths.json      how often a process died of it, by study
+        .lock            held by the process that is working on it
+
+Every file is written beside its place and moved there in one step, so that a reader sees the old one, the new
+one or none, whenever the writer is killed. Nothing that is read can run code: JSON, and torch's weights_only.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+
+FORMAT = 1
+
+
+class StoreError(Exception):
+    """A file that cannot be read or written, in one sentence that names it and says what to do."""
+
+
+class HeldError(Exception):
+    """Somebody else is working on the run."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(f"The disk is full: {path} was not written; make room and start again.")
+    return StoreError(f"{path} cannot be written ({error.strerror}).")
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON that any reader takes: no NaN, keys in order."""
+    write_atomically(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a file of ours, or say in a sentence why it is not one."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise StoreError(f"There is no {what} at {path}.") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}).") from error
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise StoreError(
+            f"{path} is not a whole {what}: delete it, and what it held is done again."
+        ) from None
+    if not isinstance(value, dict) or not isinstance(value.get("format"), int):
+        raise StoreError(f"{path} is not a {what} of dualavg: move it away.")
+    if value["format"] > FORMAT:
+        raise StoreError(
+            f"{path} was written by a newer version of dualavg (format {value['format']}, this one reads "
+            f"{FORMAT}): update dualavg, or use another folder."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, recipe: str, run_hash: str) -> "RunFolder":
+        """Return the folder under a study's root."""
+        return cls(root / "runs" / recipe / run_hash)
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the finished run, or None if it is not finished."""
+        file = self.path / "result.json"
+        if not file.exists():
+            return None
+        value = read_json(file, "result of a run")
+        if value.get("hash") != self.path.name:
+            raise StoreError(f"{file} belongs to another run ({value.get('hash')}): move it away.")
+        return value
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Put the result there, then take the checkpoint away."""
+        write_json(self.path / "result.json", {"format": FORMAT, **result})
+        (self.path / "checkpoint.pt").unlink(missing_ok=True)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        buffer = io.BytesIO()
+        torch.save({"format": FORMAT, "hash": self.path.name, **state}, buffer)
+        write_atomically(self.path / "checkpoint.pt", buffer.getvalue())
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """Return the checkpoint, or None if there is none."""
+        file = self.path / "checkpoint.pt"
+        if not file.exists():
+            return None
+        try:
+            state = torch.load(file, weights_only=True, map_location="cpu")
+        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, OSError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise StoreError(
+                f"{file} is not a whole checkpoint ({reason[:80]}): delete it, and the run starts over."
+            ) from None
+        if not isinstance(state, dict) or state.get("hash") != self.path.name:
+            raise StoreError(f"{file} is not this run's checkpoint: delete it, and the run starts over.")
+        if state["format"] > FORMAT:
+            raise StoreError(f"{file} was written by a newer version of dualavg: update, or delete it.")
+        return state
+
+    @contextlib.contextmanager
+    def locked(self, wait: float = -1) -> Iterator[None]:
+        """Hold the run: whoever else wants it waits, and finds it finished or further on.
+
+        Who holds it may ask again. Somebody who has waited for `wait` seconds in vain gets a `HeldError`.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.path / ".lock", is_singleton=True)
+            lock.acquire(timeout=wait)
+        except filelock.Timeout:
+            raise HeldError(str(self.path)) from None
+        except OSError as error:
+            raise _cannot_write(self.path / ".lock", error) from error
+        try:
+            for unfinished in self.path.glob(".*.*"):  # of a writer that was killed
+                unfinished.unlink(missing_ok=True)
+            yield
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def fatal_until_left(self, study: str) -> Iterator[None]:
+        """Count a death of the run in this study, and forget them all if the block is left alive."""
+        before = self._deaths()
+        write_json(self._deaths_file, {"format": FORMAT, **before, study: before.get(study, 0) + 1})
+        try:
+            yield
+        finally:
+            self._deaths_file.unlink(missing_ok=True)
+
+    def deaths(self, study: str) -> int:
+        """Return how many processes of this study died of the run."""
+        return self._deaths().get(study, 0)
+
+    @property
+    def _deaths_file(self) -> Path:
+        return self.path / "deaths.json"
+
+    def _deaths(self) -> dict[str, int]:
+        if not self._deaths_file.exists():
+            return {}
+        counts = read_json(self._deaths_file, "count of deaths")
+        return {study: n for study, n in counts.items() if study != "format" and isinstance(n, int)}

@@ -1,0 +1,155 @@
+"""The fairness rules of the design, each with a test that fails when it is broken."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_runner import make_recipe, make_spec
+
+from dualavg_bench import study as studies
+from dualavg_bench.recipe import Grid, Point, RecipeError, RunSpec, Seeds, load
+from dualavg_bench.study import FIRST_CONFIRMATION_SEED, Study
+
+
+def make_study(folder: Path, **changes: Any) -> Study:
+    grids = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in ("mda", "sgd")}
+    recipe = make_recipe(**{"grids": grids, "seeds": Seeds(tune=2, confirm=3), **changes})
+    return Study(recipe, "lines.py", "source", tuple(recipe.grids), folder)
+
+
+def pretend(best: dict[str, float], executed: list[RunSpec]):
+    """An executor that trains nothing: an optimizer's error is the distance of its lr from its best."""
+
+    def execute(specs):
+        executed.extend(specs)
+        return [result(spec, best) for spec in specs]
+
+    return execute
+
+
+def result(spec: RunSpec, best: dict[str, float]) -> dict[str, Any]:
+    error = abs(math.log(spec.point.lr / best[spec.optimizer])) + 0.01 * (spec.seed % 7)
+    return {
+        "format": 1,
+        "hash": spec.hash,
+        "recipe": "lines",
+        "scale": "quick",
+        "optimizer": spec.optimizer,
+        "lr": spec.point.lr,
+        "weight_decay": spec.point.weight_decay,
+        "schedule": spec.point.schedule,
+        "seed": spec.seed,
+        "phase": "confirm" if spec.test else "tune",
+        "metric": "error",
+        "higher_is_better": False,
+        "unit": "",
+        "status": "finished",
+        "diverged_at": None,
+        "why": None,
+        "steps": 60,
+        "spec": spec.to_json(),
+        "train": {"step": [10], "loss": [error]},
+        "valid": {"step": [0, 60], "loss": [9.0, error], "error": [9.0, error]},
+        "test": {"loss": error, "error": error} if spec.test else None,
+        "time": {"seconds": 1.0, "step_ms": 1.0, "optimizer_ms": 0.1},
+        "peak_mb": 1.0,
+        "machine": {"torch": "2.13.0", "dualavg": "0.1"},
+    }
+
+
+def test_a_recipe_with_unequal_grids_is_refused() -> None:
+    grids = {"mda": Grid(lr=(0.1, 1.0)), "sgd": Grid(lr=(0.1,))}
+    with pytest.raises(ValueError, match="must get the same number of grid points"):
+        make_recipe(grids=grids)
+
+
+def test_every_optimizer_gets_the_same_points_and_seeds(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    points = {name: study.recipe.grids[name].points() for name in study.names}
+    specs = study.tuning(points)
+    assert len(specs) == 2 * 3 * 2
+    seeds = {name: sorted((s.point, s.seed) for s in specs if s.optimizer == name) for name in study.names}
+    assert seeds["mda"] == seeds["sgd"]
+
+
+def test_confirmation_is_on_seeds_that_tuning_never_saw(tmp_path: Path) -> None:
+    executed: list[RunSpec] = []
+    make_study(tmp_path).run(pretend({"mda": 1.0, "sgd": 1.0}, executed))
+    tuning = {spec.seed for spec in executed if not spec.test}
+    confirmation = {spec.seed for spec in executed if spec.test}
+    assert tuning == {0, 1}
+    assert confirmation == {FIRST_CONFIRMATION_SEED + i for i in range(3)}
+
+
+def test_only_the_chosen_setting_reads_the_test_split(tmp_path: Path) -> None:
+    executed: list[RunSpec] = []
+    make_study(tmp_path).run(pretend({"mda": 1.0, "sgd": 0.9}, executed))
+    confirmed = {(spec.optimizer, spec.point.lr) for spec in executed if spec.test}
+    assert confirmed == {("mda", 1.0), ("sgd", 1.0)}
+
+
+def test_a_best_lr_on_the_edge_extends_every_grid_alike_until_it_is_inside(tmp_path: Path) -> None:
+    executed: list[RunSpec] = []
+    summary, _ = make_study(tmp_path).run(pretend({"mda": 300.0, "sgd": 1.2}, executed))
+    chosen = {name: row["chosen"] for name, row in summary["optimizers"].items()}
+    assert chosen["mda"]["lr"] == 100.0 or chosen["mda"]["lr"] == 1000.0
+    assert chosen["mda"]["edge"] == []
+    grids = {name: row["grid"] for name, row in summary["optimizers"].items()}
+    assert grids["mda"]["points"] == grids["sgd"]["points"] > 3
+    assert grids["mda"]["extended"] == grids["sgd"]["extended"] == grids["mda"]["points"] - 3
+    assert max(s.point.lr for s in executed if s.optimizer == "sgd") == 10.0  # its extra points lie inside
+
+
+def test_without_extension_the_edge_is_said_loudly(tmp_path: Path) -> None:
+    summary, _ = make_study(tmp_path).run(pretend({"mda": 300.0, "sgd": 1.0}, []), extend=False)
+    assert summary["optimizers"]["mda"]["chosen"]["edge"] == ["lr"]
+    assert "edge" in summary["verdict"]
+
+
+def test_extension_ends(tmp_path: Path) -> None:
+    executed: list[RunSpec] = []
+    make_study(tmp_path).run(pretend({"mda": 1e30, "sgd": 1.0}, executed))
+    lrs = {s.point.lr for s in executed if s.optimizer == "mda"}
+    assert len(lrs) == 3 + studies.MOST_EXTENSIONS
+
+
+def test_the_hash_covers_what_can_change_a_result() -> None:
+    recipe = make_recipe()
+    spec = make_spec(recipe)
+    changes = [
+        {"source": "another text"},
+        {"settings": make_recipe(steps=61).settings()},
+        {"settings": make_recipe(batch_size=20).settings()},
+        {"settings": make_recipe(precision="bfloat16").settings()},
+        {"settings": make_recipe(clip_norm=1.0).settings()},
+        {"settings": make_recipe(threads=2).settings()},
+        {"optimizer": "sgd"},
+        {"point": Point(2.0, 0.0, "linear")},
+        {"point": Point(1.0, 0.1, "linear")},
+        {"point": Point(1.0, 0.0, "constant")},
+        {"optimizer_settings": {"momentum": 0.5}},
+        {"seed": 1},
+        {"test": False},
+        {"versions": {"torch": "3"}},
+    ]
+    hashes = [spec.hash, *(dataclasses.replace(spec, **change).hash for change in changes)]
+    assert len(set(hashes)) == len(hashes)
+    assert dataclasses.replace(spec, recipe="moved/lines.py").hash == spec.hash
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1", "has no function recipe"),
+        ("def recipe(scale): return 3", "returned int, not a Recipe"),
+        ("import nosuchmodule", "cannot be imported (ModuleNotFoundError: No module named 'nosuchmodule')"),
+        ("def recipe(scale:", "cannot be imported (SyntaxError"),
+    ],
+)
+def test_a_file_that_is_no_recipe_gets_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(RecipeError) as raised:
+        load(str(tmp_path / "mine.py"), "quick")
+    assert sentence in str(raised.value)

@@ -1,0 +1,204 @@
+"""Recipes: each one trains, is deterministic, is fair, and at paper scale says what the appendix says."""
+
+import importlib
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dualavg_bench import optimizers
+from dualavg_bench.models.preact_resnet import preact_resnet152
+from dualavg_bench.models.transformer_lm import TransformerLM
+from dualavg_bench.recipe import Point
+from dualavg_bench.recipes import builtin
+
+NAMES = sorted(builtin())
+SCALES = ("quick", "mini", "paper")
+
+
+def recipe_of(name, scale="quick"):
+    return importlib.import_module(builtin()[name]).recipe(scale)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def scores(recipe, model, source):
+    model.eval()
+    size = recipe.eval_batch_size or recipe.batch_size
+    with torch.no_grad():
+        return recipe.evaluate(
+            model, (source.batch(part, None) for part in torch.arange(len(source)).split(size))
+        )
+
+
+def trained(recipe, splits, steps, seed=0, lr=0.01):
+    torch.manual_seed(seed)
+    model = recipe.model()
+    before = scores(recipe, model, splits.valid)
+    optimizer = optimizers.make("adam", model.parameters(), Point(lr), {})
+    rng = torch.Generator().manual_seed(seed)
+    model.train()
+    for _ in range(steps):
+        indices = torch.randint(len(splits.train), (recipe.batch_size,), generator=rng)
+        optimizer.zero_grad()
+        recipe.loss(model, splits.train.batch(indices, rng)).backward()
+        optimizer.step()
+    return before, scores(recipe, model, splits.valid)
+
+
+def test_listing_recipes_imports_none_of_them():
+    code = (
+        "import sys; from dualavg_bench.recipes import builtin; names = builtin(); "
+        "assert names; assert not set(names.values()) & set(sys.modules); assert 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few_steps_improve_on_the_untrained_model(name, folder):
+    recipe = recipe_of(name)
+    before, after = trained(recipe, recipe.data(folder), steps=60)
+    assert after["loss"] < 0.9 * before["loss"]
+    sign = 1 if recipe.metric.higher_is_better else -1
+    assert sign * after[recipe.metric.name] > sign * before[recipe.metric.name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_is_deterministic(name, folder):
+    recipe = recipe_of(name)
+    first, second = (trained(recipe, recipe.data(folder), steps=5) for _ in range(2))
+    assert first == second
+    assert first != trained(recipe, recipe.data(folder), steps=5, seed=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_do_not_depend_on_how_examples_are_batched(name, folder):
+    recipe = recipe_of(name)
+    source = recipe.data(folder).valid
+    torch.manual_seed(0)
+    model = recipe.model().eval()
+    with torch.no_grad():
+        one, many = (
+            recipe.evaluate(model, (source.batch(part, None) for part in torch.arange(90).split(size)))
+            for size in (90, 37)
+        )
+    assert one == pytest.approx(many, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_travel_between_processes(name, scale):
+    recipe = recipe_of(name, scale)
+    for function in (recipe.data, recipe.model, recipe.loss, recipe.evaluate, *recipe.schedules.values()):
+        pickle.loads(pickle.dumps(function))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_grids_can_be_run(name, scale):
+    recipe = recipe_of(name, scale)
+    assert recipe.name == name
+    assert recipe.scale == scale
+    assert {"mda", "sgd", "adam"} <= set(recipe.grids)
+    for optimizer, grid in recipe.grids.items():
+        assert min(b / a for a, b in zip(grid.lr, grid.lr[1:], strict=False)) >= 2.5
+        for point in grid.points():
+            made = optimizers.make(optimizer, [torch.nn.Parameter(torch.zeros(1))], point, grid.settings)
+            optimizers.make_schedule(point.schedule, recipe.schedules, made, recipe.steps)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_data_names_the_folder(name, tmp_path):
+    for scale in ("mini", "paper"):
+        with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+            recipe_of(name, scale).data(tmp_path)
+
+
+def test_spoilt_embedded_data_says_how_to_mend_it(tmp_path):
+    recipe = recipe_of("cifar10")
+    recipe.data(tmp_path)
+    next(tmp_path.rglob("test_batch")).write_bytes(b"")
+    with pytest.raises(ValueError, match="remove the folder"):
+        recipe.data(tmp_path)
+
+
+def test_perplexity_is_the_exponential_of_the_loss(folder):
+    recipe = recipe_of("wikitext103")
+    torch.manual_seed(0)
+    values = scores(recipe, recipe.model(), recipe.data(folder).valid)
+    assert values["perplexity"] == pytest.approx(torch.tensor(values["loss"]).exp().item(), rel=1e-4)
+
+
+def test_a_language_model_does_not_see_the_future():
+    torch.manual_seed(0)
+    model = TransformerLM(50, 8, width=16, layers=2, heads=2).eval()
+    words = torch.randint(50, (1, 8))
+    changed = words.clone()
+    changed[0, 5:] = (changed[0, 5:] + 1) % 50
+    a, b = model(words), model(changed)
+    assert torch.equal(a[:, :5], b[:, :5])
+    assert not torch.equal(a[:, 5:], b[:, 5:])
+
+
+def test_embeddings_are_shared():
+    model = TransformerLM(50, 8, width=16, layers=1, heads=2)
+    assert [tuple(p.shape) for p in model.parameters()].count((50, 16)) == 1
+
+
+def test_cifar10_at_paper_scale_is_the_appendix():
+    recipe = recipe_of("cifar10", "paper")
+    assert recipe.batch_size == 128
+    assert recipe.steps == 300 * (45_000 // 128)
+    assert recipe.seeds.confirm == 10
+    for grid in recipe.grids.values():
+        assert grid.weight_decay == (1e-4,)
+        assert grid.schedule == ("stagewise",)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = optimizers.make_schedule("stagewise", recipe.schedules, optimizer, recipe.steps)
+    epoch = recipe.steps // 300
+    factors = [schedule.factor(epoch * n) for n in (0, 150, 160, 225, 235, 299)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_preact_resnet152_has_58_million_parameters():
+    assert recipe_of("cifar10", "paper").model is preact_resnet152
+    with torch.device("meta"):
+        model = preact_resnet152()
+        assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size != (1, 1)]
+    assert len(convolutions) == 1 + 3 + 8 + 36 + 3
+    # Layer by layer the public one for CIFAR (kuangliu/pytorch-cifar), 58,144,842, and the last norm.
+    assert sum(p.numel() for p in model.parameters()) == 58_144_842 + 2 * 2048
+
+
+def test_wikitext103_at_paper_scale_is_the_appendix():
+    recipe = recipe_of("wikitext103", "paper")
+    assert recipe.steps == 50_000
+    assert recipe.accumulate == 16
+    assert recipe.batch_size * 512 == 4096 * 16
+    assert recipe.precision == "float16"
+    assert recipe.seeds.confirm == 20
+    assert all(grid.weight_decay == (0.01,) for grid in recipe.grids.values())
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    tail = recipe.schedules["tail"](optimizer, recipe.steps)
+    assert [tail.factor(k) for k in (1999, 3999, 18_239, 18_240)] == pytest.approx([0.5, 1, 1, 1 / 1.00001])
+    with torch.device("meta"):
+        model = recipe.model()
+        assert model(torch.zeros(1, 512, dtype=torch.long)).shape == (1, 512, 267_735)
+    assert len(model.blocks) == 6
+    assert model.dropout == 0.1
+    # The shared embeddings, six layers of fairseq's 3,152,384, and the last norm.
+    assert sum(p.numel() for p in model.parameters()) == 267_735 * 512 + 6 * 3_152_384 + 1024

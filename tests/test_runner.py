@@ -1,0 +1,209 @@
+"""One run: the same spec gives the same numbers, cut off or not; divergence is a result; runs pair up."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dualavg_bench import runner
+from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RunSpec, Splits
+from dualavg_bench.store import RunFolder
+
+
+class Lines:
+    """A line through noise; remembers which examples it was asked for, and gives NaN when told."""
+
+    def __init__(self, n: int, seed: int) -> None:
+        rng = torch.Generator().manual_seed(seed)
+        self.inputs = torch.randn(n, 6, generator=rng)
+        self.targets = self.inputs.sum(1, keepdim=True).sin()
+        self.asked: list[list[int]] = []
+        self.noise: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices, rng):
+        inputs = self.inputs[indices]
+        if rng is not None:
+            self.asked.append(indices.tolist())
+            jitter = torch.randn(inputs.shape, generator=rng)
+            self.noise.append(jitter.sum().item())
+            inputs = inputs + 0.01 * jitter
+        return inputs, self.targets[indices]
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 16), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
+
+
+def loss(model, batch):
+    return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def evaluate(model, batches):
+    values = [loss(model, batch).item() for batch in batches]
+    return {"loss": sum(values) / len(values), "error": sum(values) / len(values)}
+
+
+def make_recipe(splits: Splits | None = None, **changes: Any) -> Recipe:
+    splits = splits or Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
+    recipe = Recipe(
+        name="lines",
+        metric=Metric("error", higher_is_better=False),
+        data=lambda _: splits,
+        model=network,
+        loss=loss,
+        evaluate=evaluate,
+        batch_size=16,
+        steps=60,
+        evaluations=6,
+        grids={"mda": Grid(lr=(1.0,)), "sgd": Grid(lr=(0.1,)), "adam": Grid(lr=(0.01,))},
+    )
+    return dataclasses.replace(recipe, **changes)
+
+
+def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int = 0, **more: Any) -> RunSpec:
+    values = {"test": True, "point": Point(lr, 0.0, "linear"), "optimizer_settings": {}, **more}
+    return RunSpec(
+        recipe="lines",
+        source="",
+        settings=recipe.settings(),
+        optimizer=optimizer,
+        seed=seed,
+        versions={},
+        **values,
+    )
+
+
+def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Run to the end, cut off and taken up again after the given windows."""
+    asked = 0
+
+    def should_stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked in stop_at
+
+    run = RunFolder.of(folder, recipe.name, spec.hash)
+    for _ in stop_at:
+        with pytest.raises(runner.Interrupted):
+            runner.run(spec, recipe, run, folder, should_stop=should_stop)
+    return runner.run(spec, recipe, run, folder, should_stop=should_stop)
+
+
+NUMBERS = ("train", "valid", "test", "status", "diverged_at")
+
+
+@pytest.mark.parametrize("optimizer", ["mda", "sgd", "adam", "da", "da+momentum", "adamw"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accumulate": 2, "clip_norm": 0.5},
+        {"precision": "bfloat16"},
+        {"precision": "float16"},
+    ],
+    ids=["plain", "accumulate+clip", "bfloat16", "float16"],
+)
+def test_a_run_that_is_cut_off_goes_on_bit_for_bit(
+    optimizer: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = make_recipe(**changes)
+    spec = make_spec(recipe, optimizer, lr=0.05)
+    whole = execute(tmp_path / "whole", recipe, spec)
+    parts = execute(tmp_path / "parts", recipe, spec, stop_at=(1, 2, 4))
+    assert {key: parts[key] for key in NUMBERS} == {key: whole[key] for key in NUMBERS}
+    assert whole["status"] == "finished"
+    assert whole["valid"]["step"] == [0, 10, 20, 30, 40, 50, 60]
+    assert whole["valid"]["loss"][-1] != whole["valid"]["loss"][0]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
+    recipe = make_recipe(splits)
+    first = execute(tmp_path, recipe, make_spec(recipe))
+    asked = len(splits.train.asked)
+    again = execute(tmp_path, recipe, make_spec(recipe))
+    assert len(splits.train.asked) == asked
+    assert {k: v for k, v in again.items() if k != "format"} == first
+
+
+def test_seeds_decide_start_order_and_augmentation_whatever_the_optimizer(tmp_path: Path) -> None:
+    seen = {}
+    for optimizer in ("mda", "sgd", "adam"):
+        for seed in (0, 1):
+            splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
+            recipe = make_recipe(splits)
+            result = execute(tmp_path, recipe, make_spec(recipe, optimizer, lr=0.05, seed=seed))
+            seen[optimizer, seed] = (splits.train.asked, splits.train.noise, result["valid"]["loss"][0])
+    for seed in (0, 1):
+        assert seen["mda", seed] == seen["sgd", seed] == seen["adam", seed]
+    assert all(a != b for a, b in zip(seen["mda", 0], seen["mda", 1], strict=True))
+
+
+def test_tuning_never_reads_the_test_split(tmp_path: Path) -> None:
+    class Forbidden(Lines):
+        def batch(self, indices, rng):
+            pytest.fail("the test split was read while tuning")
+
+    recipe = make_recipe(Splits(Lines(100, 0), Lines(40, 1), Forbidden(40, 2)))
+    result = execute(tmp_path, recipe, make_spec(recipe, test=False))
+    assert result["test"] is None
+    assert result["phase"] == "tune"
+
+
+def test_divergence_is_a_result_and_scores_as_the_untrained_network(tmp_path: Path) -> None:
+    recipe = make_recipe()
+    result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e6))
+    assert result["status"] == "diverged"
+    assert 1 <= result["diverged_at"] < 60
+    assert "loss" in result["why"]
+    healthy = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
+    assert result["test"] == healthy["test"]  # a step size of zero leaves the network untrained
+    assert all(map(torch.isfinite, map(torch.tensor, result["valid"]["loss"])))
+
+
+def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> None:
+    recipe = make_recipe(diverged_above=0.5)
+    result = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
+    assert result["status"] == "diverged"
+    assert result["diverged_at"] == runner.WINDOW
+
+
+def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
+    plain = {"model": lambda: torch.nn.Linear(6, 1)}  # no dropout, whose draws differ by part
+    splits = Splits(_Plain(100, 0), Lines(40, 1), Lines(40, 2))
+    results = []
+    for parts in (1, 2, 4):
+        recipe = make_recipe(splits, accumulate=parts, **plain)
+        results.append(execute(tmp_path, recipe, make_spec(recipe))["train"]["loss"])
+    for losses in results[1:]:
+        assert losses == pytest.approx(results[0], rel=1e-5)
+
+
+class _Plain(Lines):
+    def batch(self, indices, rng):
+        return self.inputs[indices], self.targets[indices]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
+    splits = Splits(_Plain(100, 0), Lines(40, 1), Lines(40, 2))
+    model = {"model": lambda: torch.nn.Linear(6, 1)}
+    eager, compiled = (
+        execute(tmp_path, recipe := make_recipe(splits, compile=flag, **model), make_spec(recipe))
+        for flag in (False, True)
+    )
+    assert compiled["train"]["loss"] == pytest.approx(eager["train"]["loss"], rel=1e-4)
+    assert compiled["hash"] != eager["hash"]
+
+
+def test_a_split_smaller_than_a_batch_is_refused(tmp_path: Path) -> None:
+    recipe = make_recipe(Splits(Lines(10, 0), Lines(4, 1), Lines(4, 2)))
+    with pytest.raises(ValueError, match="has 10 examples, less than one batch of 16"):
+        execute(tmp_path, recipe, make_spec(recipe))

@@ -1,0 +1,147 @@
+"""A recipe small enough to run dozens of times, and the means to run its study in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dualavg_bench
+
+TEMPLATE = Path(dualavg_bench.__file__).parent / "templates" / "new_recipe.py"
+
+
+def write_recipe(folder: Path, *, steps: int = 120, confirm: int = 2, extra: str = "") -> Path:
+    """The recipe that `dualavg new` writes, with less of everything."""
+    text = TEMPLATE.read_text()
+    for old, new in {
+        "steps=400": f"steps={steps}",
+        "confirm=5": f"confirm={confirm}",
+        "tune=2": "tune=1",
+        "(0.3, 1.0, 3.0, 10.0)": "(0.3, 1.0, 3.0)",
+        "(0.03, 0.1, 0.3, 1.0)": "(0.03, 0.1, 1e9)",
+        "(0.001, 0.003, 0.01, 0.03)": "(0.003, 0.01, 0.03)",
+    }.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = folder / "tiny.py"
+    path.write_text(text + extra)
+    return path
+
+
+def command(recipe: Path, out: Path, *more: str) -> list[str]:
+    study = [sys.executable, "-m", "dualavg_bench.cli", "study", str(recipe), "--out", str(out)]
+    return [*study, "--no-extend", *more]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "DUALAVG_CHECKPOINT_SECONDS": "0.02", **more}
+
+
+def run_to_the_end(recipe: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(recipe, out, *more),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def summary_without_times(out: Path) -> dict[str, Any]:
+    """What must be the same, however often a study was killed and with however many workers."""
+    summary = json.loads((out / "spirals-quick" / "summary.json").read_text())
+    del summary["times"]
+    return summary
+
+
+TRAPS = """
+
+# What is asked of this recipe lies in a folder: its text, and so the hash of its runs, stays the same.
+import dataclasses
+import os
+import signal
+import time
+
+from dualavg_bench.optimizers import SCHEDULES
+from dualavg_bench.runner import seed_for
+
+_folder = Path(os.environ.get("TINY_TRAPS", "/nonexistent"))
+_seeds = {seed_for("spirals", seed, "init"): seed for seed in (0, 1000, 1001)}
+_loss, _recipe = loss, recipe
+_run, _progress = "", None
+
+
+def _schedule(optimizer, steps):
+    global _run, _progress
+    seed = _seeds[torch.initial_seed()]
+    _run = f"{type(optimizer).__name__}-{optimizer.param_groups[0]['lr']:g}-{seed}"
+    _progress = SCHEDULES["linear"](optimizer, steps)
+    return _progress
+
+
+def loss(model, batch):
+    if _folder.exists():
+        step = _progress.last_epoch
+        with (_folder / "log").open("a") as log:
+            log.write(f"{os.getpid()} {_run} {step}\\n")
+        if (_folder / "slow").exists():
+            time.sleep(float((_folder / "slow").read_text()))
+        deadline = time.monotonic() + 20
+        while (_folder / "pair").exists() and time.monotonic() < deadline:
+            if len({line.split()[0] for line in (_folder / "log").read_text().splitlines()}) > 1:
+                (_folder / "pair").unlink(missing_ok=True)
+            time.sleep(0.05)
+        if step == 60 and (_folder / f"kill-{_run}").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 60 and (_folder / "hang").exists():
+            (_folder / "hang").rename(_folder / f"hanging-{os.getpid()}")  # one of all
+            time.sleep(600)
+    return _loss(model, batch)
+
+
+def recipe(scale="quick"):
+    return dataclasses.replace(_recipe(scale), schedules={"linear": _schedule})
+"""
+
+
+@dataclass(frozen=True)
+class Traps:
+    """What a recipe with `TRAPS` is asked to do, and what it did."""
+
+    folder: Path
+
+    def set(self, name: str, text: str = "") -> None:
+        """Set a trap.
+
+        slow: so many seconds more a step. hang: the first of all runs that comes to step 60.
+        pair: whoever comes first, until a second process has a run in hand.
+        kill-RUN, e.g. kill-SGD-0.1-0: its process, whenever it comes to step 60.
+        """
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / name).write_text(text)
+
+    def unset(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    def hanging(self) -> int | None:
+        """The process that hangs."""
+        found = list(self.folder.glob("hanging-*"))
+        return int(found[0].name.partition("-")[2]) if found else None
+
+    def executions(self) -> list[tuple[str, list[int]]]:
+        """Each time that a run was begun or taken up: which, and its steps."""
+        log = self.folder / "log"
+        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        found: list[tuple[str, list[int]]] = []
+        of_process: dict[str, tuple[str, list[int]]] = {}
+        for process, run, step in lines:
+            now = of_process.get(process)
+            if now is None or now[0] != run or int(step) != now[1][-1] + 1:
+                of_process[process] = (run, [])
+                found.append(of_process[process])
+            of_process[process][1].append(int(step))
+        return found
