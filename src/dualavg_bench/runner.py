@@ -13,13 +13,11 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,11 +25,11 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from dualavg_bench import optimizers
+from dualavg_bench import machine, optimizers
+from dualavg_bench.processes import any_of, from_rank_0, rank, world
 from dualavg_bench.recipe import Batch, Recipe, RunSpec, Source
-from dualavg_bench.store import RunFolder, StoreError
+from dualavg_bench.store import RunFolder
 
-T = TypeVar("T")
 WINDOW = 10  # steps whose training losses are averaged into one point of the curve, and checked together
 
 
@@ -67,15 +65,15 @@ def run(
         should_stop: asked after every window; True writes a checkpoint and raises `Interrupted`.
     """
     with contextlib.ExitStack() as stack:
-        _from_rank_0(lambda: stack.enter_context(folder.locked()))
-        finished = _from_rank_0(folder.result)
+        from_rank_0(lambda: stack.enter_context(folder.locked()))
+        finished = from_rank_0(folder.result)
         if finished is not None:
             return finished
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(recipe.threads)
         result = _Run(spec, recipe, folder, data).train(checkpoint_seconds, progress, should_stop)
-        _from_rank_0(lambda: folder.finish(result))
-        return _from_rank_0(lambda: result)
+        from_rank_0(lambda: folder.finish(result))
+        return from_rank_0(lambda: result)
 
 
 class _Run:
@@ -88,21 +86,21 @@ class _Run:
     STATES = ("model", "optimizer", "schedule", "scaler")
 
     def __init__(self, spec: RunSpec, recipe: Recipe, folder: RunFolder, data: Path) -> None:
-        _reset_peak_memory()
+        machine.reset_peak_memory()
         self.spec, self.recipe, self.folder = spec, recipe, folder
-        self.device = _device()
-        _from_rank_0(lambda: self._load(data))  # before the others: it may write the data set
-        if _rank() > 0:
+        self.device = machine.device()
+        from_rank_0(lambda: self._load(data))  # before the others: it may write the data set
+        if rank() > 0:
             self._load(data)
         if len(self.splits.train) < recipe.batch_size:
             raise ValueError(
                 f"The training split of {recipe.name} has {len(self.splits.train)} examples, "
                 f"less than one batch of {recipe.batch_size}."
             )
-        _seed_torch(self._seed("init"))
+        machine.seed_torch(self._seed("init"))
         self.model, self.parts = self._share(recipe.model().to(self.device))
         self.forward: torch.nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        if _world() > 1:
+        if world() > 1:
             self.forward = DistributedDataParallel(self.forward)
         self.optimizer = optimizers.make(
             spec.optimizer, self.model.parameters(), spec.point, spec.optimizer_settings
@@ -127,8 +125,8 @@ class _Run:
 
     def _share(self, model: torch.nn.Module) -> tuple[torch.nn.Module, int]:
         """Return the network as processes can share it, and how many parts a step has over all of them."""
-        recipe, world, parts = self.recipe, _world(), self.recipe.accumulate
-        with_norms = world > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules())
+        recipe, processes, parts = self.recipe, world(), self.recipe.accumulate
+        with_norms = processes > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules())
         if with_norms and self.device.type == "cpu":
             raise ValueError(
                 f"The network of recipe {recipe.name} has batch norm, whose statistics processes share on "
@@ -136,12 +134,12 @@ class _Run:
             )
         if with_norms:
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        if parts % world or with_norms:
-            parts *= world
+        if parts % processes or with_norms:
+            parts *= processes
         if recipe.batch_size % parts:
             raise ValueError(
                 f"batch_size {recipe.batch_size} of recipe {recipe.name} does not divide into {parts} parts "
-                f"(accumulate {recipe.accumulate}, {world} processes)."
+                f"(accumulate {recipe.accumulate}, {processes} processes)."
             )
         return model, parts
 
@@ -172,7 +170,7 @@ class _Run:
                 why = self._evaluate_valid()
             now = time.perf_counter()
             if not losses and why is None and not at_end:
-                stop, save = _any(should_stop(), now - saved > checkpoint_seconds)
+                stop, save = any_of(should_stop(), now - saved > checkpoint_seconds)
                 if stop or save:
                     self.seconds += now - started
                     started = saved = now
@@ -186,10 +184,10 @@ class _Run:
         """Take one optimizer step and return its training loss, without waiting for the device."""
         recipe, start = self.recipe, time.perf_counter()
         total = torch.zeros((), device=self.device)
-        mine = range(_rank(), self.parts, _world())
+        mine = range(rank(), self.parts, world())
         examples = self._indices(self.step).chunk(self.parts)
         for part in mine:
-            _seed_torch(self._seed("step", self.step, part))
+            machine.seed_torch(self._seed("step", self.step, part))
             rng = torch.Generator().manual_seed(self._seed("augment", self.step, part))
             batch = _to(self.splits.train.batch(examples[part], rng), self.device)
             with self._exchange(last=part == mine[-1]):
@@ -234,9 +232,9 @@ class _Run:
     def _close_window(self, losses: list[Tensor]) -> str | None:
         """Add a point to the curve; return why the run has diverged, if it has."""
         window = torch.stack(losses).double().cpu()
-        if _world() > 1:
+        if world() > 1:
             dist.all_reduce(window)
-            window /= _world()
+            window /= world()
         values = window.tolist()
         if self.first_loss is None:
             self.first_loss = values[0]
@@ -271,7 +269,7 @@ class _Run:
         optimizers.set_mode(self.optimizer, training=False)
         self.model.eval()
         with torch.no_grad():
-            values = _from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
+            values = from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
         self.model.train()
         optimizers.set_mode(self.optimizer, training=True)
         for name in ("loss", self.recipe.metric.name):
@@ -288,12 +286,12 @@ class _Run:
     def _save(self) -> None:
         values = {name: getattr(self, name) for name in self.VALUES}
         states = {name: getattr(self, name).state_dict() for name in self.STATES}
-        _from_rank_0(lambda: self.folder.save_checkpoint({**values, **states}))
+        from_rank_0(lambda: self.folder.save_checkpoint({**values, **states}))
 
     def _resume(self) -> None:
         self.model.train()
         optimizers.set_mode(self.optimizer, training=True)
-        state = _from_rank_0(self.folder.load_checkpoint)
+        state = from_rank_0(self.folder.load_checkpoint)
         if state is not None:
             for name in self.VALUES:
                 setattr(self, name, state[name])
@@ -329,39 +327,9 @@ class _Run:
                 "step_ms": 1e3 * statistics.median(self.step_times),
                 "optimizer_ms": 1e3 * statistics.median(self.optimizer_times),
             },
-            "peak_mb": _peak_memory(),
-            "machine": machine(),
+            "peak_mb": machine.peak_memory(),
+            "machine": machine.describe(),
         }
-
-
-def machine() -> dict[str, Any]:
-    """What the run was executed on."""
-    from importlib.metadata import version
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": gpu,
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "dualavg": version("dualavg"),
-    }
-
-
-def _device() -> torch.device:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # torchrun's
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _seed_torch(seed: int) -> None:
-    """As torch.manual_seed, which takes a hundred times as long: it looks for every kind of device."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed(seed)
 
 
 def _to(batch: Batch, device: torch.device) -> Batch:
@@ -372,58 +340,3 @@ def _to(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, list | tuple):
         return type(batch)(_to(value, device) for value in batch)
     return batch
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _from_rank_0(find: Callable[[], T]) -> T:
-    """Return to every process what rank 0 finds; what it raises stops them all."""
-    if _world() == 1:
-        return find()
-    found: list[Any] = [None, ""]
-    try:
-        if _rank() == 0:
-            found[0] = find()
-    except BaseException as error:
-        found[1] = str(error) or type(error).__name__
-        raise
-    finally:
-        dist.broadcast_object_list(found)
-    if found[1]:
-        raise StoreError(found[1])
-    value: T = found[0]
-    return value
-
-
-def _any(*wishes: bool) -> list[bool]:
-    """What one process wishes, all of them do."""
-    said = torch.tensor(wishes, dtype=torch.int32)
-    if _world() > 1:
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-    return [bool(wish) for wish in said.tolist()]
-
-
-def _reset_peak_memory() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark starts anew
-
-
-def _peak_memory() -> float:
-    """Peak memory of the run in MB: the device's, or else the process's."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
