@@ -49,3 +49,8 @@ def test_public_names_are_those_of_the_package() -> None:
 @pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", ".ci/run"])
 def test_the_project_has_its_files(name: str) -> None:
     assert (ROOT / name).stat().st_size > 0
+
+
+def test_one_arrow_leads_from_the_benchmark_to_the_library() -> None:
+    for file in (ROOT / "src" / "dualavg").glob("*.py"):
+        assert "dualavg_bench" not in file.read_text(), file
