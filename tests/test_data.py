@@ -15,7 +15,8 @@ import torch
 
 from dualavg_bench.data import cifar, embedded, wikitext
 
-REAL = Path(os.environ.get("DUALAVG_DATA", "/work/shared/data"))
+BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
+REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
 
 
 @pytest.fixture(scope="module")
