@@ -237,10 +237,7 @@ def list_recipes() -> None:
     scales: tuple[Scale, ...] = ("quick", "mini", "paper")
     for name in builtin():
         for scale in scales:
-            try:
-                recipe, _ = load(name, scale)
-            except (NotImplementedError, ValueError, KeyError):
-                continue
+            recipe, _ = load(name, scale)
             expected = "" if recipe.expected is None else _duration(recipe.expected)
             about = recipe.about if scale == "quick" else ""
             table.add_row(
