@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from dualavg_bench.data import cifar, embedded, wikitext
+from dualavg_bench.data import cifar, wikitext
+from dualavg_bench.data.embedded import digits, docstrings, once
 
 BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
 REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
@@ -22,14 +23,13 @@ REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("embedded")
-    embedded.digits(folder)
-    embedded.docstrings(folder)
-    return folder / embedded.VERSION
+    docstrings.write(folder)
+    return digits.write(folder).parent
 
 
 def python2_pickle(value):
     file = io.BytesIO()
-    embedded._Python2Pickler(file, protocol=2).dump(value)
+    digits._Python2Pickler(file, protocol=2).dump(value)
     return file.getvalue()
 
 
@@ -52,7 +52,7 @@ def test_digits_come_back_as_they_went_in(written):
 
     small, labels = load_digits(return_X_y=True)
     test = cifar.load(written).test
-    order = np.random.default_rng(0).permutation(len(labels))[: embedded.TEST_DIGITS]
+    order = np.random.default_rng(0).permutation(len(labels))[: digits.TEST_DIGITS]
     assert test.labels.tolist() == labels[order].tolist()
     back = np.round(test.pixels[:, 1, ::4, 3::4].numpy() / (255 / 16))
     assert np.array_equal(back, small[order].reshape(-1, 8, 8))
@@ -295,18 +295,18 @@ def test_no_docstring_is_in_two_splits(written):
 
 
 def test_embedded_data_is_written_once(tmp_path):
-    path = embedded.digits(tmp_path) / "test_batch"
+    path = digits.write(tmp_path) / "test_batch"
     before = path.stat().st_mtime_ns
-    embedded.digits(tmp_path)
+    digits.write(tmp_path)
     assert path.stat().st_mtime_ns == before
 
 
 def test_two_processes_at_once_write_it_once(tmp_path):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        paths = list(pool.map(embedded.digits, [tmp_path] * 4))
+        paths = list(pool.map(digits.write, [tmp_path] * 4))
     assert len(set(paths)) == 1
-    assert [path.name for path in (tmp_path / embedded.VERSION).iterdir()] == [cifar.FOLDER]
-    cifar.load(tmp_path / embedded.VERSION)
+    assert [path.name for path in (tmp_path / digits.VERSION).iterdir()] == [cifar.FOLDER]
+    cifar.load(tmp_path / digits.VERSION)
 
 
 def test_who_comes_second_takes_what_the_first_wrote(tmp_path):
@@ -314,9 +314,9 @@ def test_who_comes_second_takes_what_the_first_wrote(tmp_path):
 
     def overtaken(draft):
         (draft / "file").write_text("second")
-        embedded._once(target, lambda first: (first / "file").write_text("first"))
+        once(target, lambda first: (first / "file").write_text("first"))
 
-    assert embedded._once(target, overtaken) == target
+    assert once(target, overtaken) == target
     assert (target / "file").read_text() == "first"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -327,7 +327,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        embedded._once(tmp_path / "data", full_disk)
+        once(tmp_path / "data", full_disk)
     assert list(tmp_path.iterdir()) == []
 
 

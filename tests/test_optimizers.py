@@ -219,8 +219,3 @@ def test_a_wrong_schedule_gets_a_sentence() -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.5)
     with pytest.raises(ValueError, match=r"no schedule called 'cosine': give one of constant, .*, mine"):
         optimizers.make_schedule("cosine", {"mine": lambda *_: None}, optimizer, 10)
-
-
-def test_labels_are_what_people_say() -> None:
-    assert optimizers.label("mda") == "MDA"
-    assert optimizers.label("schedulefree.SGDScheduleFree") == "SGDScheduleFree"

@@ -11,6 +11,7 @@ import pytest
 from synthetic_runs import study
 
 from dualavg_bench import figures, report, stats
+from dualavg_bench.text import p_text
 
 MINUS = "\N{MINUS SIGN}"
 EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
@@ -196,7 +197,7 @@ def test_the_comparison_corrects_over_all_studies(summary):
     overview = text[: text.index(html.unescape(summary["verdict"]))]
     assert overview.count(f"mda {MINUS} sgd (5)") == 3
     for p in corrected:
-        assert stats.p_text(p).removeprefix("= ") in overview
+        assert p_text(p).removeprefix("= ") in overview
     assert any(p > pair["p_holm"] for p, pair in zip(corrected, pairs, strict=True))
     with pytest.raises(ValueError, match="no studies"):
         report.render_comparison([])

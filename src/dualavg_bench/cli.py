@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -82,7 +82,7 @@ def study(
             scheduler=scheduler,
             names=names,
             extend=extend,
-            **_sinks(tensorboard),
+            tensorboard=tensorboard,
         )
     )
 
@@ -134,17 +134,7 @@ def run(
     for name, value in {"--lr": lr, "--weight-decay": weight_decay}.items():
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be a number >= 0, got {value}.")
-    run_one(recipe, scale, optimizer, lr, weight_decay, schedule, seed, data, out, **_sinks(tensorboard))
-
-
-def _sinks(tensorboard: bool) -> dict[str, Any]:
-    """Say at once if a sink cannot be had, not when the runs are done."""
-    if not tensorboard:
-        return {}
-    from dualavg_bench.sinks import require_tensorboard
-
-    require_tensorboard()
-    return {"tensorboard": True}
+    run_one(recipe, scale, optimizer, lr, weight_decay, schedule, seed, data, out, tensorboard=tensorboard)
 
 
 @app.command

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from dualavg_bench.recipe import RunSpec, Scale
 from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
+from dualavg_bench.text import duration
 
 console = Console(highlight=False)
 
@@ -40,6 +41,7 @@ def run_study(
     """Run a study with a live display, and write its summary and report."""
     from dualavg_bench.engine import Engine, cluster
     from dualavg_bench.recipe import load
+    from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
 
     recipe, _ = load(reference, scale)
@@ -47,8 +49,9 @@ def run_study(
     study = Study.of(reference, scale, folder, names)
     labels = ", ".join(study.names)
     console.print(f"[bold]{recipe.name}[/] at {scale} scale: {labels} -> {folder}")
-    display = _Display(workers or os.cpu_count() or 1)
-    with cluster(workers, scheduler) as client, display.progress:
+    if tensorboard:
+        require_tensorboard()  # now, not when the runs are done
+    with cluster(workers, scheduler) as client, (display := _Display(client)).progress:
         engine = Engine(client, folder, data or folder.parent / "data", scale)
 
         def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
@@ -57,8 +60,6 @@ def run_study(
 
         summary, runs = study.run(execute, extend=extend)
     if tensorboard:
-        from dualavg_bench.sinks import write_tensorboard
-
         write_tensorboard(runs, folder)
     return Finished(summary, _write_report(summary, runs, folder))
 
@@ -66,8 +67,8 @@ def run_study(
 class _Display:
     """Runs done, running, and the time that is probably left: a live line, or now and then a plain one."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, client: Any) -> None:
+        self.client = client
         self.progress = Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(),
@@ -90,23 +91,18 @@ class _Display:
             self.diverged += result["status"] == "diverged"
             self.seconds.append(result["time"]["seconds"])
         left = self.total - self.done
-        running = min(left, self.workers)
+        workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))  # they come and go
+        running = min(left, workers)
         state = f"{running} running"
         if self.seconds and left:
             mean = sum(self.seconds) / len(self.seconds)
-            state += f", about {_duration(mean * left / self.workers)} left"
+            state += f", about {duration(mean * left / workers)} left"
         if self.diverged:
             state += f", {self.diverged} diverged"
         self.progress.update(self.task, completed=self.done, state=state)
         if not console.is_terminal and (left == 0 or time.monotonic() - self.said > 10):
             self.said = time.monotonic()
             console.print(f"{self.phase}: {self.done}/{self.total} runs done, {state}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def announce(finished: Finished) -> None:
@@ -153,18 +149,23 @@ def run_one(
 
     from dualavg_bench import optimizers, runner
     from dualavg_bench.recipe import Point
+    from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
 
     optimizers.find(optimizer)
     study = Study.of(reference, scale, out, None)
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
-    spec = study.spec(optimizer, point, seed, test=False)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+    spec = replace(study.spec(optimizer, point, seed, test=False), processes=processes)
     folder = (out / f"{study.recipe.name}-{scale}").absolute()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if tensorboard:
+        require_tensorboard()
+    if processes > 1:
         dist.init_process_group()
     try:
-        with Progress(console=console, disable=not console.is_terminal) as progress:
+        quiet = not console.is_terminal or (processes > 1 and dist.get_rank() > 0)
+        with Progress(console=console, disable=quiet) as progress:
             task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
             result = runner.run(
                 spec,
@@ -176,8 +177,6 @@ def run_one(
         if not dist.is_initialized() or dist.get_rank() == 0:
             _print_run(result, study.recipe.metric.name)
             if tensorboard:
-                from dualavg_bench.sinks import write_tensorboard
-
                 write_tensorboard([result], folder)
     finally:
         if dist.is_initialized():
@@ -238,7 +237,7 @@ def list_recipes() -> None:
     for name in builtin():
         for scale in scales:
             recipe, _ = load(name, scale)
-            expected = "" if recipe.expected is None else _duration(recipe.expected)
+            expected = "" if recipe.expected is None else duration(recipe.expected)
             about = recipe.about if scale == "quick" else ""
             table.add_row(
                 name if scale == "quick" else "",

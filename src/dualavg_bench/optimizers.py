@@ -15,20 +15,19 @@ from dualavg_bench.recipe import Point
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer by the name that people use for it."""
+    """A class by its dotted path, and what is fixed for it unless a recipe says otherwise."""
 
-    label: str
     path: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 OPTIMIZERS = {
-    "mda": Entry("MDA", "dualavg.MDA", {"momentum": 0.9}),
-    "da": Entry("Dual averaging", "dualavg.DualAveraging", {"average": False}),
-    "da+momentum": Entry("DA + momentum", "dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
-    "sgd": Entry("SGD+M", "torch.optim.SGD", {"momentum": 0.9}),
-    "adam": Entry("Adam", "torch.optim.Adam"),
-    "adamw": Entry("AdamW", "torch.optim.AdamW"),
+    "mda": Entry("dualavg.MDA", {"momentum": 0.9}),
+    "da": Entry("dualavg.DualAveraging", {"average": False}),
+    "da+momentum": Entry("dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
+    "sgd": Entry("torch.optim.SGD", {"momentum": 0.9}),
+    "adam": Entry("torch.optim.Adam"),
+    "adamw": Entry("torch.optim.AdamW"),
 }
 
 Schedule = Callable[[torch.optim.Optimizer, int], LRScheduler]
@@ -52,14 +51,9 @@ def _one(_: int) -> float:
     return 1.0
 
 
-def label(name: str) -> str:
-    """What a table calls it."""
-    return OPTIMIZERS[name].label if name in OPTIMIZERS else name.rpartition(".")[2]
-
-
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
-    entry = OPTIMIZERS.get(name) or Entry(name, name)
+    entry = OPTIMIZERS.get(name) or Entry(name)
     module, _, attribute = entry.path.rpartition(".")
     known = f"a name of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
     if not module:

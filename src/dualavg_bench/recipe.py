@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from dualavg_bench import sources
+
 Scale = Literal["quick", "mini", "paper"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Batch = Any
@@ -63,6 +65,24 @@ class Metric:
     name: str
     higher_is_better: bool
     unit: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture for the report: what was wanted and what the network made of it, (height, width) each."""
+
+    title: str
+    truth: Tensor
+    made: Tensor
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A text for the report: what the network was given, what was wanted, what it made of it."""
+
+    given: str
+    truth: str
+    made: str
 
 
 @dataclass(frozen=True, order=True)
@@ -120,6 +140,7 @@ class Recipe:
         evaluations: how often validation is evaluated in a run, the end included.
         eval_batch_size: examples of an evaluation's batch; `batch_size` unless given.
         seeds: how many seeds for tuning and confirmation.
+        samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
         diverged_above: a training loss beyond this many times the first one is a divergence.
         paper: which part of the paper this is.
         about: a sentence for the report.
@@ -145,6 +166,7 @@ class Recipe:
     evaluations: int = 10
     eval_batch_size: int | None = None
     seeds: Seeds = Seeds()
+    samples: Callable[[torch.nn.Module, Source], list[Picture | Passage]] | None = None
     diverged_above: float = 10.0
     paper: str = ""
     about: str = ""
@@ -171,7 +193,7 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """Everything but the functions and the grids, as JSON can hold it: what a run's hash is made of."""
-        skipped = {"data", "model", "loss", "evaluate", "grids", "schedules", "seeds", "metric"}
+        skipped = {"data", "model", "loss", "evaluate", "grids", "schedules", "seeds", "metric", "samples"}
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
         for name in ("paper", "about", "expected"):
             del plain[name]
@@ -183,7 +205,7 @@ class RunSpec:
     """Everything that can change the result of one run; its hash is the name of the run's folder."""
 
     recipe: str  # the name of a built-in recipe, or the path of a file
-    source: str  # sha256 of the recipe's file: another text, another experiment
+    source: str  # sha256 of the recipe's code: another text, another experiment
     settings: Mapping[str, Any]  # Recipe.settings()
     optimizer: str
     point: Point
@@ -191,6 +213,7 @@ class RunSpec:
     seed: int
     test: bool  # whether the test split is read at the end
     versions: Mapping[str, str]  # of torch and dualavg
+    processes: int = 1  # that share the run: dropout and sums depend on how its batches are parted
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -213,7 +236,7 @@ class RecipeError(Exception):
 
 
 def load(reference: str, scale: Scale) -> tuple[Recipe, str]:
-    """Return a recipe and the sha256 of its file, by a built-in name or the path of a person's own file."""
+    """Return a recipe and the sha256 of its code, by a built-in name or the path of a person's own file."""
     if reference.endswith(".py"):
         path = Path(reference)
         if not path.is_file():
@@ -241,4 +264,4 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, str]:
     made = make(scale)
     if not isinstance(made, Recipe):
         raise RecipeError(f"recipe({scale!r}) of {path} returned {type(made).__name__}, not a Recipe.")
-    return made, hashlib.sha256(path.read_bytes()).hexdigest()
+    return made, sources.digest(path)

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dualavg_bench import figures, stats
+from dualavg_bench import figures, samples, stats, text
 
 Summary = Mapping[str, Any]
 Write = Callable[[Path, str], Any]
@@ -81,11 +81,11 @@ def _page(**values: Any) -> str:
     return environment.get_template("report.html.j2").render(palette=palette, **values) + "\n"
 
 
-def _write(text: str, path: Path, write: Write | None) -> Path:
+def _write(page: str, path: Path, write: Write | None) -> Path:
     if write is None:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     else:
-        write(Path(path), text)
+        write(Path(path), page)
     return Path(path)
 
 
@@ -93,7 +93,7 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
     """All that the template prints of a study, as text already formatted but not escaped."""
     entries = summary["optimizers"]
     order = stats.rank(summary)
-    places = stats.decimals(entry["test"]["se"] for entry in entries.values() if entry["test"])
+    places = text.decimals(entry["test"]["se"] for entry in entries.values() if entry["test"])
     sizes = {name: entries[name]["grid"]["points"] for name in order}
     return {
         "prefix": prefix,
@@ -118,8 +118,9 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
             for phase in ("tune", "confirm")
         },
         "steps": sorted({run["steps"] for run in summary["runs"].values()}),
-        "minutes": _duration(summary["times"]["seconds"]),
+        "minutes": text.duration(summary["times"]["seconds"]),
         "figures": _figures(summary, runs, prefix),
+        "samples": samples.side_by_side(order, runs),
         "command": command or summary.get("command") or _command(summary),
         "install": _install(summary),
     }
@@ -143,7 +144,7 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
     if against:
         p = " (no test)"
         if against["p_holm"] is not None:
-            p = f" (p {stats.p_text(against['p_holm'])})".replace(
+            p = f" (p {text.p_text(against['p_holm'])})".replace(
                 "p = ", "p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
             )
         told = ("yes" if stats.distinguishable(against) else "no") + p
@@ -159,16 +160,16 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
 
 
 def _pair(summary: Summary, pair: Mapping[str, Any]) -> dict[str, Any]:
-    places = stats.interval_decimals(summary["comparisons"])
+    places = text.interval_decimals(summary["comparisons"])
     tested = pair["low"] is not None
-    interval = [stats.signed(pair[end], places) for end in ("low", "high")] if tested else None
+    interval = [text.signed(pair[end], places) for end in ("low", "high")] if tested else None
     return {
         "a": pair["a"],
         "b": pair["b"],
         "metric": summary["metric"],
-        "difference": stats.signed(pair["difference"], places),
+        "difference": text.signed(pair["difference"], places),
         "interval": f"{interval[0]} to {interval[1]}" if interval else "no test possible",
-        "p": stats.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else "\N{EN DASH}",
+        "p": text.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else "\N{EN DASH}",
         "n": pair["n"],
         "firm": stats.distinguishable(pair),
     }
@@ -178,7 +179,7 @@ def _chosen_row(summary: Summary, name: str) -> dict[str, Any]:
     entry = summary["optimizers"][name]
     chosen, grid = entry["chosen"], entry["grid"]
     points = summary["sensitivity"][name]
-    places = stats.decimals(other["chosen"]["valid"]["se"] for other in summary["optimizers"].values())
+    places = text.decimals(other["chosen"]["valid"]["se"] for other in summary["optimizers"].values())
     values = {key: sorted({point[key] for point in points}) for key in stats.POINT}
     return {
         "name": name,
@@ -226,18 +227,12 @@ def _figures(summary: Summary, runs: Sequence[stats.Run], prefix: str) -> dict[s
     drawn["time"] = figures.step_time(summary, f"{prefix}-time")
     if any(entry["peak_mb"] for entry in summary["times"]["optimizers"].values()):
         drawn["memory"] = figures.memory(summary, f"{prefix}-memory")
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704, matplotlib escaped it
+    return {name: Markup(drawing) for name, drawing in drawn.items()}  # noqa: S704, matplotlib escaped it
 
 
 def _with_error(described: Mapping[str, Any], places: int) -> str:
     mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
     return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _command(summary: Summary) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from dualavg_bench import machine, optimizers
+from dualavg_bench import machine, optimizers, samples
 from dualavg_bench.processes import any_of, from_rank_0, rank, world
 from dualavg_bench.recipe import Batch, Recipe, RunSpec, Source
 from dualavg_bench.store import RunFolder
@@ -265,17 +265,29 @@ class _Run:
             self.valid_curve.setdefault(name, []).append(value)
         return None
 
+    def _samples(self) -> list[dict[str, Any]]:
+        """Return what the trained network makes of a few test examples."""
+        show = self.recipe.samples
+        assert show is not None  # noqa: S101 - for the type checker
+        with self._evaluating():
+            return from_rank_0(lambda: [samples.to_json(s) for s in show(self.model, self.splits.test)])
+
     def _evaluate(self, source: Source) -> dict[str, float]:
-        optimizers.set_mode(self.optimizer, training=False)
-        self.model.eval()
-        with torch.no_grad():
+        with self._evaluating():
             values = from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
-        self.model.train()
-        optimizers.set_mode(self.optimizer, training=True)
         for name in ("loss", self.recipe.metric.name):
             if name not in values:
                 raise ValueError(f"evaluate of recipe {self.recipe.name} does not return {name!r}.")
         return {name: float(value) for name, value in values.items()}
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        optimizers.set_mode(self.optimizer, training=False)
+        self.model.eval()
+        with torch.no_grad():
+            yield
+        self.model.train()
+        optimizers.set_mode(self.optimizer, training=True)
 
     def _batches(self, source: Source) -> Iterator[Batch]:
         size = self.recipe.eval_batch_size or self.recipe.batch_size
@@ -303,6 +315,7 @@ class _Run:
         test = None
         if spec.test:
             test = self.untrained_test if why else self._evaluate(self.splits.test)
+        shown = self._samples() if spec.test and not why and recipe.samples else []
         return {
             "hash": spec.hash,
             "recipe": recipe.name,
@@ -322,6 +335,7 @@ class _Run:
             "train": self.train_curve,
             "valid": self.valid_curve,
             "test": test,
+            "samples": shown,
             "time": {
                 "seconds": self.seconds,
                 "step_ms": 1e3 * statistics.median(self.step_times),

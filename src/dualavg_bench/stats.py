@@ -14,6 +14,8 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from dualavg_bench.text import decimals, interval_decimals, p_text, signed
+
 Run = Mapping[str, Any]
 FORMAT = 1
 ALPHA = 0.05
@@ -242,27 +244,6 @@ def summarize(
     summary["times"] = _times(runs)
     json.dumps(summary, allow_nan=False)  # a NaN here would be a wrong number somewhere else
     return summary
-
-
-def decimals(errors: Iterable[float | None]) -> int:
-    """Decimals that show two digits of the smallest standard error, or one more than the median one needs."""
-    known = sorted(1 - math.floor(math.log10(error)) for error in errors if error)
-    return min(6, max(0, min(known[-1], known[len(known) // 2] + 1))) if known else 2
-
-
-def interval_decimals(pairs: Iterable[Mapping[str, Any]]) -> int:
-    """The same for pairs, all of which must show: a 95% interval is about four standard errors wide."""
-    return max((decimals([(p["high"] - p["low"]) / 4]) for p in pairs if p["low"] is not None), default=2)
-
-
-def signed(value: float, places: int) -> str:
-    """A number with its sign, and a true minus."""
-    return f"{value:+.{places}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def p_text(p: float) -> str:
-    """A p value as it follows the letter p."""
-    return "< 0.001" if p < 0.001 else f"= {p:.{2 if p >= 0.1 else 3}f}"
 
 
 def _frame(

@@ -1,6 +1,6 @@
 """The paper's experiments, one file each."""
 
-_NAMES = ("cifar10", "wikitext103")
+import pkgutil
 
 
 def builtin() -> dict[str, str]:
@@ -10,4 +10,4 @@ def builtin() -> dict[str, str]:
         >>> builtin()["cifar10"]
         'dualavg_bench.recipes.cifar10'
     """
-    return {name: f"{__name__}.{name}" for name in _NAMES}
+    return {module.name: f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)}

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from dualavg_bench.data import cifar, embedded
+from dualavg_bench.data import cifar
+from dualavg_bench.data.embedded import SOURCE, digits
 from dualavg_bench.models.preact_resnet import Basic, PreActResNet, preact_resnet152
 from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 
@@ -34,7 +35,7 @@ STEPS_OF_AN_EPOCH = 45_000 // BATCH
 
 def quick_data(folder: Path) -> Splits:
     """Return scikit-learn's digits, written to `folder` in CIFAR's format if they are not there yet."""
-    return cifar.load(embedded.digits(folder), one_in=5, source=embedded.SOURCE)
+    return cifar.load(digits.write(folder), one_in=5, source=SOURCE)
 
 
 def small_network(blocks: tuple[int, ...], width: int) -> nn.Module:

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dualavg.schedules import ExponentialTail, WarmupInverseSqrt
-from dualavg_bench.data import embedded, wikitext
+from dualavg_bench.data import wikitext
+from dualavg_bench.data.embedded import SOURCE, docstrings
 from dualavg_bench.models.transformer_lm import TransformerLM
 from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 
@@ -36,7 +37,7 @@ BATCH = 4096 // LENGTH["paper"] * ACCUMULATE  # blocks of an update
 
 def quick_data(folder: Path) -> Splits:
     """Return docstrings, written to `folder` in WikiText's format if they are not there yet."""
-    written = embedded.docstrings(folder)
+    written = docstrings.write(folder)
     return wikitext.load(
         written,
         written.name,
@@ -44,7 +45,7 @@ def quick_data(folder: Path) -> Splits:
         vocabulary=WORDS["quick"],
         valid_blocks=300,
         test_blocks=500,
-        source=embedded.SOURCE,
+        source=SOURCE,
     )
 
 
