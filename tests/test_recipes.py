@@ -10,7 +10,6 @@ import torch
 
 from dualavg_bench import optimizers
 from dualavg_bench.models.preact_resnet import preact_resnet152
-from dualavg_bench.models.transformer_lm import TransformerLM
 from dualavg_bench.recipe import Point
 from dualavg_bench.recipes import builtin
 
@@ -88,12 +87,13 @@ def test_training_is_deterministic(name, folder):
 def test_scores_do_not_depend_on_how_examples_are_batched(name, folder):
     recipe = recipe_of(name)
     source = recipe.data(folder).valid
+    n = min(90, len(source))
     torch.manual_seed(0)
     model = recipe.model().eval()
     with torch.no_grad():
         one, many = (
-            recipe.evaluate(model, (source.batch(part, None) for part in torch.arange(90).split(size)))
-            for size in (90, 37)
+            recipe.evaluate(model, (source.batch(part, None) for part in torch.arange(n).split(size)))
+            for size in (n, 2 * n // 5)
         )
     assert one == pytest.approx(many, rel=1e-5)
 
@@ -112,7 +112,9 @@ def test_grids_can_be_run(name, scale):
     recipe = recipe_of(name, scale)
     assert recipe.name == name
     assert recipe.scale == scale
-    assert {"mda", "sgd", "adam"} <= set(recipe.grids)
+    assert set(recipe.grids) >= (
+        {"da", "da+momentum", "mda"} if "ablation" in name else {"mda", "sgd", "adam"}
+    )
     for optimizer, grid in recipe.grids.items():
         assert min(b / a for a, b in zip(grid.lr, grid.lr[1:], strict=False)) >= 2.5
         for point in grid.points():
@@ -133,29 +135,6 @@ def test_spoilt_embedded_data_says_how_to_mend_it(tmp_path):
     next(tmp_path.rglob("test_batch")).write_bytes(b"")
     with pytest.raises(ValueError, match="remove the folder"):
         recipe.data(tmp_path)
-
-
-def test_perplexity_is_the_exponential_of_the_loss(folder):
-    recipe = recipe_of("wikitext103")
-    torch.manual_seed(0)
-    values = scores(recipe, recipe.model(), recipe.data(folder).valid)
-    assert values["perplexity"] == pytest.approx(torch.tensor(values["loss"]).exp().item(), rel=1e-4)
-
-
-def test_a_language_model_does_not_see_the_future():
-    torch.manual_seed(0)
-    model = TransformerLM(50, 8, width=16, layers=2, heads=2).eval()
-    words = torch.randint(50, (1, 8))
-    changed = words.clone()
-    changed[0, 5:] = (changed[0, 5:] + 1) % 50
-    a, b = model(words), model(changed)
-    assert torch.equal(a[:, :5], b[:, :5])
-    assert not torch.equal(a[:, 5:], b[:, 5:])
-
-
-def test_embeddings_are_shared():
-    model = TransformerLM(50, 8, width=16, layers=1, heads=2)
-    assert [tuple(p.shape) for p in model.parameters()].count((50, 16)) == 1
 
 
 def test_cifar10_at_paper_scale_is_the_appendix():
@@ -182,23 +161,3 @@ def test_preact_resnet152_has_58_million_parameters():
     assert len(convolutions) == 1 + 3 + 8 + 36 + 3
     # Layer by layer the public one for CIFAR (kuangliu/pytorch-cifar), 58,144,842, and the last norm.
     assert sum(p.numel() for p in model.parameters()) == 58_144_842 + 2 * 2048
-
-
-def test_wikitext103_at_paper_scale_is_the_appendix():
-    recipe = recipe_of("wikitext103", "paper")
-    assert recipe.steps == 50_000
-    assert recipe.accumulate == 16
-    assert recipe.batch_size * 512 == 4096 * 16
-    assert recipe.precision == "float16"
-    assert recipe.seeds.confirm == 20
-    assert all(grid.weight_decay == (0.01,) for grid in recipe.grids.values())
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    tail = recipe.schedules["tail"](optimizer, recipe.steps)
-    assert [tail.factor(k) for k in (1999, 3999, 18_239, 18_240)] == pytest.approx([0.5, 1, 1, 1 / 1.00001])
-    with torch.device("meta"):
-        model = recipe.model()
-        assert model(torch.zeros(1, 512, dtype=torch.long)).shape == (1, 512, 267_735)
-    assert len(model.blocks) == 6
-    assert model.dropout == 0.1
-    # The shared embeddings, six layers of fairseq's 3,152,384, and the last norm.
-    assert sum(p.numel() for p in model.parameters()) == 267_735 * 512 + 6 * 3_152_384 + 1024

@@ -31,11 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\ndualavg: stopped. The same command goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from dualavg_bench.recipe import RecipeError
-        from dualavg_bench.store import StoreError
+        from dualavg_bench.display import MENDABLE
 
-        mendable = isinstance(error, RecipeError | StoreError | ValueError | FileNotFoundError)
-        if not mendable or os.environ.get("DUALAVG_TRACEBACK"):
+        if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
             raise
         first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, one says it
         sys.exit(f"dualavg: {error}" if first else 1)
@@ -99,6 +97,39 @@ def demo(*, out: Path = Path("studies"), workers: Workers = None) -> None:
 
     for recipe in ("cifar10", "wikitext103"):
         announce(run_study(recipe, "quick", out=out, workers=workers, extend=False))
+
+
+@app.command
+def reproduce(
+    *,
+    scale: Scale = "quick",
+    data: Path | None = None,
+    out: Path = Path("studies"),
+    workers: Workers = None,
+    scheduler: str | None = None,
+    recipes: str | None = None,
+    extend: bool | None = None,
+) -> None:
+    """Run the paper's experiments and its ablation, and print what agrees with the paper and what does not.
+
+    Kill it at any time: the same command goes on where it was.
+
+    Args:
+        scale: How large: quick (seconds a run), mini (minutes) or paper (the paper's, on GPUs).
+        data: The folder with the data sets, each in its own folder; quick needs none.
+        out: Where the studies and the page go.
+        workers: Processes that run at once; one a core if not said.
+        scheduler: Address of a dask scheduler to use instead.
+        recipes: Names with commas between; all seven if not said.
+        extend: Add step sizes while the best lies on the edge of its grid; not at quick scale if not said.
+    """
+    from dualavg_bench.display import reproduce
+
+    names = [name.strip() for name in recipes.split(",")] if recipes else None
+    more = {"data": data, "workers": workers, "scheduler": scheduler}
+    extend = scale != "quick" if extend is None else extend
+    if not reproduce(scale, out=out, names=names, extend=extend, **more):
+        sys.exit(1)
 
 
 @app.command

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from dualavg_bench.recipe import RunSpec, Scale
+from dualavg_bench.recipe import RecipeError, RunSpec, Scale
 from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
 from dualavg_bench.text import duration
 
 console = Console(highlight=False)
+MENDABLE = (RecipeError, StoreError, ValueError, FileNotFoundError)  # what a person can mend: a sentence
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Finished:
     """A study that has come to its end."""
 
     summary: dict[str, Any]
+    runs: list[dict[str, Any]]
     report: Path
 
 
@@ -39,7 +41,7 @@ def run_study(
     tensorboard: bool = False,
 ) -> Finished:
     """Run a study with a live display, and write its summary and report."""
-    from dualavg_bench.engine import Engine, cluster
+    from dualavg_bench.engine import Engine, Unfinished, cluster, finished_runs
     from dualavg_bench.recipe import load
     from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
@@ -51,17 +53,20 @@ def run_study(
     console.print(f"[bold]{recipe.name}[/] at {scale} scale: {labels} -> {folder}")
     if tensorboard:
         require_tensorboard()  # now, not when the runs are done
-    with cluster(workers, scheduler) as client, (display := _Display(client)).progress:
-        engine = Engine(client, folder, data or folder.parent / "data", scale)
+    try:
+        summary, runs = study.run(lambda specs: finished_runs(folder, recipe.name, specs), extend=extend)
+    except Unfinished:
+        with cluster(workers, scheduler) as client, (display := _Display(client)).progress:
+            engine = Engine(client, folder, data or folder.parent / "data", scale)
 
-        def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-            display.begin(specs)
-            return engine.execute(specs, recipe.name, display.finished)
+            def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+                display.begin(specs)
+                return engine.execute(specs, recipe.name, display.finished)
 
-        summary, runs = study.run(execute, extend=extend)
+            summary, runs = study.run(execute, extend=extend)
     if tensorboard:
         write_tensorboard(runs, folder)
-    return Finished(summary, _write_report(summary, runs, folder))
+    return Finished(summary, runs, _write_report(summary, runs, folder))
 
 
 class _Display:
@@ -129,6 +134,42 @@ def announce(finished: Finished) -> None:
     console.print(table)
     console.print(summary["verdict"], markup=False)
     console.print(f"report: {finished.report}", markup=False, soft_wrap=True)
+
+
+def reproduce(scale: Scale, *, out: Path, names: Sequence[str] | None = None, **more: Any) -> bool:
+    """Run the paper's experiments one after the other, and write the page of them all.
+
+    A study that cannot be run, or fails, does not keep the others from running. Says whether none did.
+
+    Args:
+        scale: quick, mini or paper.
+        out: where the studies and the page go.
+        names: of recipes; all of the paper's if None.
+        more: what `run_study` takes.
+    """
+    from dualavg_bench import paper
+    from dualavg_bench.reproduction import render
+
+    for name in names or ():
+        if name not in paper.RECIPES:
+            raise ValueError(f"{name!r} is no experiment of the paper: it has {', '.join(paper.RECIPES)}.")
+    done: dict[str, Finished] = {}
+    missing: dict[str, str] = {}
+    for name in names or paper.RECIPES:
+        try:
+            done[name] = run_study(name, scale, out=out, **more)
+        except MENDABLE as error:  # noqa: PERF203 - seven times
+            missing[name] = str(error)
+            console.print(f"{name} was not run to its end: {error}", markup=False, soft_wrap=True)
+        else:
+            announce(done[name])
+    studies = {name: (finished.summary, finished.runs) for name, finished in done.items()}
+    path = out.absolute() / f"reproduction-{scale}.html"
+    links = {name: finished.report.relative_to(path.parent).as_posix() for name, finished in done.items()}
+    write_atomically(path, render(scale, studies, links, missing).encode())
+    console.print(paper.finding(paper.judge({name: runs for name, (_, runs) in studies.items()}), scale))
+    console.print(f"page: {path}", markup=False, soft_wrap=True)
+    return not missing
 
 
 def run_one(

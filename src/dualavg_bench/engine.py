@@ -108,6 +108,18 @@ def _abandonment() -> Callable[[], bool]:
     return abandoned
 
 
+class Unfinished(Exception):  # noqa: N818 - not an error: there is work to do
+    """Some runs have no result yet."""
+
+
+def finished_runs(root: Path, recipe: str, specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+    """Return the results that are on disk, if all are: a finished study needs no workers."""
+    found = {spec.hash: RunFolder.of(root, recipe, spec.hash).result() for spec in specs}
+    if None in found.values():
+        raise Unfinished
+    return [result for spec in specs if (result := found[spec.hash])]
+
+
 class Engine:
     """Executes runs on a dask cluster and tells somebody how it goes."""
 

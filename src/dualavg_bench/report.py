@@ -43,7 +43,7 @@ def render(summary: Summary, runs: Sequence[stats.Run] = (), command: str | None
         command: how it was started, if other than the summary lets one guess.
     """
     study = _study(summary, runs, "s0", command)
-    return _page(title=study["title"], studies=[study], overview=None)
+    return page("report.html.j2", title=study["title"], studies=[study], overview=None)
 
 
 def render_comparison(summaries: Sequence[Summary]) -> str:
@@ -65,10 +65,13 @@ def render_comparison(summaries: Sequence[Summary]) -> str:
         for name in names
     ]
     overview = {"scores": scores, "pairs": rows}
-    return _page(title=f"{len(studies)} studies compared", studies=studies, overview=overview)
+    return page(
+        "report.html.j2", title=f"{len(studies)} studies compared", studies=studies, overview=overview
+    )
 
 
-def _page(**values: Any) -> str:
+def page(template: str, **values: Any) -> str:
+    """Fill a template; every string in it is escaped."""
     folder = Path(__file__).parent / "templates"
     environment = Environment(
         loader=FileSystemLoader(folder),
@@ -78,14 +81,14 @@ def _page(**values: Any) -> str:
         lstrip_blocks=True,
     )
     palette = list(enumerate(figures.PALETTE.items()))
-    return environment.get_template("report.html.j2").render(palette=palette, **values) + "\n"
+    return environment.get_template(template).render(palette=palette, **values) + "\n"
 
 
-def _write(page: str, path: Path, write: Write | None) -> Path:
+def _write(html: str, path: Path, write: Write | None) -> Path:
     if write is None:
-        Path(path).write_text(page, encoding="utf-8")
+        Path(path).write_text(html, encoding="utf-8")
     else:
-        write(Path(path), page)
+        write(Path(path), html)
     return Path(path)
 
 
@@ -150,8 +153,8 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
         told = ("yes" if stats.distinguishable(against) else "no") + p
     return {
         "name": name,
-        "test": _with_error(test, places),
-        "valid": _with_error(valid, places),
+        "test": with_error(test, places),
+        "valid": with_error(valid, places),
         "n": test["n"],
         "diverged": test["diverged"],
         "best": name == best,
@@ -189,7 +192,7 @@ def _chosen_row(summary: Summary, name: str) -> dict[str, Any]:
         "lrs": ", ".join(f"{value:g}" for value in values["lr"]),
         "decays": ", ".join(f"{value:g}" for value in values["weight_decay"]),
         "schedules": ", ".join(values["schedule"]),
-        "valid": _with_error(chosen["valid"], places),
+        "valid": with_error(chosen["valid"], places),
         "n": chosen["valid"]["n"],
         "grid": grid,
         "edge": chosen["edge"],
@@ -230,7 +233,8 @@ def _figures(summary: Summary, runs: Sequence[stats.Run], prefix: str) -> dict[s
     return {name: Markup(drawing) for name, drawing in drawn.items()}  # noqa: S704, matplotlib escaped it
 
 
-def _with_error(described: Mapping[str, Any], places: int) -> str:
+def with_error(described: Mapping[str, Any], places: int) -> str:
+    """Mean ± standard error, where there is one."""
     mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
     return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
 

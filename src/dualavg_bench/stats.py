@@ -40,12 +40,19 @@ def describe(values: Iterable[float]) -> dict[str, Any]:
 
 
 def score(run: Run, split: str) -> float:
-    """The metric of a run at its end, on "valid" or "test"; of a diverged run, that before training."""
+    """The metric of a run at its end, on "valid" or "test"; of a diverged run, that before training.
+
+    "train" is the training loss instead, mean over the last tenth of its curve.
+    """
     name = f"Run {run.get('hash')} ({run['optimizer']}, seed {run['seed']})"
     if split == "test":
         if run.get("test") is None:
             raise ValueError(f"{name} has no test score: only confirmation runs read the test split.")
         value = run["test"][run["metric"]]
+    elif split == "train":
+        curve = run["train"]["loss"]
+        last = curve[:1] if run["status"] == "diverged" else curve[-max(1, len(curve) // 10) :]
+        value = math.fsum(last) / len(last) if last else None
     else:
         value = run["valid"][run["metric"]][0 if run["status"] == "diverged" else -1]
     if value is None or not math.isfinite(value):
@@ -117,16 +124,16 @@ def budget(tune_runs: Sequence[Run]) -> dict[str, list[float]]:
     return result
 
 
-def compare(confirm_runs: Sequence[Run]) -> list[dict[str, Any]]:
+def compare(confirm_runs: Sequence[Run], split: str = "test") -> list[dict[str, Any]]:
     """Every pair of optimizers, paired by seed: test difference a - b, its 95% t interval, p, and Holm's p.
 
-    `a` is the one with the better mean. Where the t test says nothing (one seed, or the same non-zero
-    difference in every seed) interval and p are None; such a pair still counts in Holm's correction.
-    Intervals are uncorrected.
+    With `split="train"`, of the training loss instead. `a` is the one with the better mean. Where the t test
+    says nothing (one seed, or the same non-zero difference in every seed) interval and p are None; such a
+    pair still counts in Holm's correction. Intervals are uncorrected.
     """
     if not confirm_runs:
         return []
-    frame = _frame(confirm_runs, "test", ["optimizer", "seed"])
+    frame = _frame(confirm_runs, split, ["optimizer", "seed"])
     wide = frame.pivot(index="seed", columns="optimizer", values="score")  # noqa: PD010, never an average
     for optimizer in wide:
         missing = [int(seed) for seed in wide.index[wide[optimizer].isna()]]
@@ -135,7 +142,7 @@ def compare(confirm_runs: Sequence[Run]) -> list[dict[str, Any]]:
                 f"The runs do not pair up: {optimizer} lacks the confirmation seeds {missing} that others "
                 "have. Finish the study first."
             )
-    sign = 1 if confirm_runs[0]["higher_is_better"] else -1
+    sign = 1 if confirm_runs[0]["higher_is_better"] and split != "train" else -1
     order = sorted(wide, key=lambda name: (-sign * describe(wide[name])["mean"], name))
     pairs = []
     for a, b in combinations(order, 2):
