@@ -4,6 +4,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,6 +65,14 @@ def test_listing_recipes_imports_none_of_them():
         "assert names; assert not set(names.values()) & set(sys.modules); assert 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_tells_its_story_in_150_lines(name):
+    module = importlib.import_module(builtin()[name])
+    assert len(Path(module.__file__).read_text().splitlines()) <= 150
+    for said in ("dualavg study " + name, "of the paper", "Ours, on validation"):
+        assert said in module.__doc__, said
 
 
 @pytest.mark.parametrize("name", NAMES)

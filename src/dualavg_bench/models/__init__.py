@@ -1,1 +1,1 @@
-"""Networks that recipes are made of, where no kept library has them."""
+"""Networks that recipes are made of: thin layers over transformers, and what no library keeps."""

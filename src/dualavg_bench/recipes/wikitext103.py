@@ -30,6 +30,7 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 WORDS = {"quick": 2_000, "mini": 33_278, "paper": 267_735}  # of the vocabulary; WikiText-2's and -103's own
 LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # words of a block, an example
 DECAY, DROPOUT = 0.01, 0.1
+FAIRSEQ = {"decoupled_weight_decay": True}  # fairseq's Adam decays as AdamW does
 UPDATES, WARMUP = 50_000, 4_000
 ACCUMULATE = 16
 BATCH = 4096 // LENGTH["paper"] * ACCUMULATE  # blocks of an update
@@ -139,7 +140,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         grids={
             "mda": Grid((1.5, 5.0, 15.0, 45.0), (DECAY,), ("tail", "inverse_sqrt")),
             "sgd": Grid((0.1, 0.3, 1.0, 3.0), (DECAY,), ("tail", "inverse_sqrt")),
-            "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("tail", "inverse_sqrt")),
+            "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("tail", "inverse_sqrt"), FAIRSEQ),
         },
         seeds=Seeds(tune=1, confirm=20),
         about="WikiText-103; fairseq's transformer_lm with six layers, as the paper's appendix has it.",
