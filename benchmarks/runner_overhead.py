@@ -61,13 +61,19 @@ def measure_step(recipe, splits, rounds: int) -> dict[str, float]:
     import torch
 
     from dualavg_bench import runner
+    from dualavg_bench.fingerprint import fingerprint
     from dualavg_bench.recipe import Point, RunSpec
     from dualavg_bench.store import RunFolder
 
     steps = WINDOW * (rounds + 3)
     recipe = dataclasses.replace(recipe, data=lambda _: splits, steps=steps, evaluations=1)
     point = Point(0.1, 1e-4, "stagewise")
-    spec = RunSpec("", "", recipe.settings(), "mda", point, {}, seed=0, test=False, versions={})
+    spec = RunSpec(
+        *("", "", fingerprint(splits, test=False), recipe.settings(), "mda", point, {}),
+        seed=0,
+        test=False,
+        versions={},
+    )
     torch.set_num_threads(recipe.threads)
     bare = bare_loop(recipe, point, splits)
     ours, theirs = [], []
@@ -128,7 +134,7 @@ def measure_study(reference: Path, workers: int) -> dict[str, float]:
     from dualavg_bench.study import Study
 
     with tempfile.TemporaryDirectory() as folder:
-        study = Study.of(str(reference), "quick", Path(folder))
+        study = Study.of(str(reference), "quick", Path(folder), Path(folder))
         begun = time.perf_counter()
         with cluster(workers, None) as client:
             client.wait_for_workers(workers)

@@ -14,7 +14,7 @@ from tiny_study import TEMPLATE, write_recipe
 
 from dualavg_bench import cli
 
-COMMANDS = ["study", "demo", "run", "report", "recipes", "new"]
+COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
 HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy"}
 
 Command = Callable[..., tuple[int, str, str]]
@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("finished")
     folder = root / "spirals-quick"
-    study = Study.of(str(write_recipe(root, steps=30)), "quick", folder)
+    study = Study.of(str(write_recipe(root, steps=30)), "quick", folder, root / "data")
 
     def execute(specs):
         folders = [RunFolder.of(folder, "spirals", spec.hash) for spec in specs]
@@ -167,6 +167,25 @@ def test_run_of_the_new_recipe_prints_a_result_and_does_nothing_twice(
     assert again == (0, out, "")
     assert result.stat().st_mtime_ns == written
     assert [path.name for path in result.parent.iterdir() if not path.name.startswith(".")] == ["result.json"]
+
+
+def test_run_takes_an_optimizer_that_the_recipe_has_no_grid_for(dualavg: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, steps=20)
+    code, out, err = dualavg("run", recipe, "--optimizer", "adamw", "--lr", "0.01", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "validation after 20 steps" in out
+
+
+def test_other_data_are_another_study(dualavg: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, steps=20)
+    text = recipe.read_text().replace("train=Spirals(2000", "train=Spirals(int((folder / 'n').read_text())")
+    recipe.write_text(text)
+    for n in (1000, 1500):
+        data = tmp_path / str(n)
+        data.mkdir()
+        (data / "n").write_text(str(n))
+        dualavg("run", recipe, "--lr", "1", "--out", tmp_path / "out", "--data", data)
+    assert len(list((tmp_path / "out").rglob("result.json"))) == 2
 
 
 def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:

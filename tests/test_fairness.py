@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from dualavg_bench.study import FIRST_CONFIRMATION_SEED, Study
 def make_study(folder: Path, **changes: Any) -> Study:
     grids = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in ("mda", "sgd")}
     recipe = make_recipe(**{"grids": grids, "seeds": Seeds(tune=2, confirm=3), **changes})
-    return Study(recipe, "lines.py", "source", tuple(recipe.grids), folder)
+    prints = {False: "data", True: "data and test"}
+    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, prints)
 
 
 def pretend(best: dict[str, float], executed: list[RunSpec]):
@@ -120,6 +123,8 @@ def test_the_hash_covers_what_can_change_a_result() -> None:
     spec = make_spec(recipe)
     changes = [
         {"source": "another text"},
+        {"data": "another data set"},
+        {"processes": 2},
         {"settings": make_recipe(steps=61).settings()},
         {"settings": make_recipe(batch_size=20).settings()},
         {"settings": make_recipe(precision="bfloat16").settings()},
@@ -146,10 +151,46 @@ def test_the_hash_covers_what_can_change_a_result() -> None:
         ("def recipe(scale): return 3", "returned int, not a Recipe"),
         ("import nosuchmodule", "cannot be imported (ModuleNotFoundError: No module named 'nosuchmodule')"),
         ("def recipe(scale:", "cannot be imported (SyntaxError"),
+        ("def recipe(scale): return Recipe(batchsize=3)", "got an unexpected keyword argument 'batchsize'"),
+        ("def recipe(scale): return 1 / 0", "cannot be made (ZeroDivisionError: division by zero)"),
     ],
 )
 def test_a_file_that_is_no_recipe_gets_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(f"from dualavg_bench.recipe import Recipe\n{text}")
     with pytest.raises(RecipeError) as raised:
         load(str(tmp_path / "mine.py"), "quick")
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"name": "../evil"}, "A recipe's name is also a folder's"),
+        ({"name": ".hidden"}, "A recipe's name is also a folder's"),
+        ({"grids": {"mda": {"schedule": "lineer"}}}, "names the schedules lineer, which are neither its own"),
+        ({"grids": {"mda": {"lr": ("0.1",)}}}, "lr of a grid must be numbers >= 0, got '0.1'"),
+        ({"grids": {"mda": {"lr": (-1.0,)}}}, "lr of a grid must be numbers >= 0, got -1.0"),
+        ({"grids": {"mda": {"weight_decay": (float("nan"),)}}}, "weight_decay of a grid must be numbers"),
+        ({"seeds": {"confirm": 0}}, "Seeds.confirm must be a whole number >= 1, got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_when_the_recipe_is_made(changes: Any, sentence: str) -> None:
+    def make() -> None:
+        grids = {name: Grid(**{"lr": (1.0,), **grid}) for name, grid in changes.pop("grids", {}).items()}
+        seeds = {"seeds": Seeds(**changes.pop("seeds"))} if "seeds" in changes else {}
+        make_recipe(**changes, **seeds, **({"grids": grids} if grids else {}))
+
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make()
+
+
+def test_one_value_is_a_grid_of_one() -> None:
+    assert Grid(lr=0.1, weight_decay=0, schedule="linear") == Grid((0.1,), (0,), ("linear",))
+
+
+def test_a_recipe_imports_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("def recipe(scale): raise SystemError(scale)\n")
+    (tmp_path / "mine.py").write_text("from beside_it import recipe\n")
+    with pytest.raises(RecipeError, match="SystemError: quick"):
+        load(str(tmp_path / "mine.py"), "quick")

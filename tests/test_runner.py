@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dualavg_bench import runner
-from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RunSpec, Splits
+from dualavg_bench.fingerprint import fingerprint
+from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RecipeError, RunSpec, Splits
 from dualavg_bench.store import RunFolder
 
 
@@ -72,6 +73,7 @@ def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int
     return RunSpec(
         recipe="lines",
         source="",
+        data=fingerprint(recipe.data(Path()), test=values["test"]),
         settings=recipe.settings(),
         optimizer=optimizer,
         seed=seed,
@@ -203,7 +205,17 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
     assert compiled["hash"] != eager["hash"]
 
 
-def test_a_split_smaller_than_a_batch_is_refused(tmp_path: Path) -> None:
-    recipe = make_recipe(Splits(Lines(10, 0), Lines(4, 1), Lines(4, 2)))
-    with pytest.raises(ValueError, match="has 10 examples, less than one batch of 16"):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"evaluate": lambda _model, _batches: {"loss": 1.0}}, "does not return 'error'"),
+        ({"evaluate": lambda _model, _batches: {"loss": 1.0, "error": "low"}}, "returns what is no number"),
+        ({"model": torch.nn.Identity}, "has no parameters to train"),
+        ({"loss": lambda model, batch: model(batch[0])}, r"must be one number .* got shape \(16, 1\)"),
+        ({"loss": lambda _model, batch: batch[1].sum()}, r"must be one number .* got shape \(\), detached"),
+    ],
+)
+def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_path: Path) -> None:
+    recipe = make_recipe(**changes)
+    with pytest.raises(RecipeError, match=f"recipe lines {sentence}"):
         execute(tmp_path, recipe, make_spec(recipe))

@@ -1,6 +1,7 @@
 """A run's name covers the code its numbers come from."""
 
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -28,36 +29,47 @@ def project(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["recipe.py", "my_project/network.py", "my_project/layers.py"])
 def test_another_text_is_another_experiment(project, name):
-    before = sources.digest(project / "recipe.py")
-    assert sources.digest(project / "recipe.py") == before
+    before = sources.trace(project / "recipe.py")
+    assert sources.trace(project / "recipe.py") == before
     with (project / name).open("a") as file:
         file.write("# another\n")
-    assert sources.digest(project / "recipe.py") != before
+    assert sources.trace(project / "recipe.py") != before
 
 
 def test_what_a_recipe_does_not_import_changes_nothing(project):
-    before = sources.digest(project / "recipe.py")
+    before = sources.trace(project / "recipe.py")
     (project / "my_project" / "unused.py").write_text("X = 1\n")
-    assert sources.digest(project / "recipe.py") == before
+    assert sources.trace(project / "recipe.py") == before
 
 
 def test_where_a_recipe_lies_changes_nothing(project, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "other_name.py"
     elsewhere.write_text(RECIPE)
-    assert sources.digest(elsewhere) == sources.digest(project / "recipe.py")
+    assert sources.trace(elsewhere) == sources.trace(project / "recipe.py")
 
 
 def test_the_loop_the_optimizer_and_the_reader_are_covered(project, monkeypatch):
     followed = set()
     find = sources._find
     monkeypatch.setattr(sources, "_find", lambda name: followed.add(name) or find(name))
-    sources.digest(project / "recipe.py")
+    packages = sources.trace(project / "recipe.py").packages
     ours = {"dualavg._kernels", "dualavg.schedules", "dualavg_bench.optimizers", "dualavg_bench.data.cifar"}
     assert ours <= followed
-    assert find("torch.nn") is None
+    assert find("torch.nn")[0] is None
     assert "my_project.layers" in followed
+    assert packages["torch"] == version("torch")
+    assert packages.keys() >= {"numpy"}
+    assert not packages.keys() & {"os", "my_project", "dualavg"}
+
+
+def test_an_optimizer_s_module_and_version_are_covered(project):
+    path = project / "recipe.py"
+    alone, own = sources.trace(path), sources.trace(path, ["my_project.unused"])
+    assert own.digest != alone.digest
+    foreign = sources.trace(path, ["madgrad"])
+    assert foreign.packages == alone.packages | {"madgrad": version("madgrad")}
 
 
 def test_nothing_is_executed(tmp_path):
     (tmp_path / "recipe.py").write_text("raise SystemExit\nimport torch\n")
-    assert sources.digest(tmp_path / "recipe.py")
+    assert sources.trace(tmp_path / "recipe.py")

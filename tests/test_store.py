@@ -129,3 +129,9 @@ def test_a_folder_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"value\.json cannot be written"):
         write_atomically(tmp_path / "file" / "value.json", b"")
+
+
+def test_others_may_read_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    write_atomically(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode

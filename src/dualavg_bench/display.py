@@ -46,18 +46,19 @@ def run_study(
     from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
 
-    recipe, _ = load(reference, scale)
-    folder = (out / f"{recipe.name}-{scale}").absolute()
-    study = Study.of(reference, scale, folder, names)
-    labels = ", ".join(study.names)
-    console.print(f"[bold]{recipe.name}[/] at {scale} scale: {labels} -> {folder}")
     if tensorboard:
         require_tensorboard()  # now, not when the runs are done
+    recipe, _ = load(reference, scale)
+    folder = (out / f"{recipe.name}-{scale}").absolute()
+    data = data or folder.parent / "data"
+    study = Study.of(reference, scale, folder, data, names)
+    labels = ", ".join(study.names)
+    console.print(f"[bold]{recipe.name}[/] at {scale} scale: {labels} -> {folder}")
     try:
         summary, runs = study.run(lambda specs: finished_runs(folder, recipe.name, specs), extend=extend)
     except Unfinished:
         with cluster(workers, scheduler) as client, (display := _Display(client)).progress:
-            engine = Engine(client, folder, data or folder.parent / "data", scale)
+            engine = Engine(client, folder, data, scale)
 
             def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
                 display.begin(specs)
@@ -193,15 +194,16 @@ def run_one(
     from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
 
+    if tensorboard:
+        require_tensorboard()
     optimizers.find(optimizer)
-    study = Study.of(reference, scale, out, None)
+    data = data or out.absolute() / "data"
+    study = Study.of(reference, scale, out, data)
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
     spec = replace(study.spec(optimizer, point, seed, test=False), processes=processes)
     folder = (out / f"{study.recipe.name}-{scale}").absolute()
-    if tensorboard:
-        require_tensorboard()
     if processes > 1:
         dist.init_process_group()
     try:
@@ -212,7 +214,7 @@ def run_one(
                 spec,
                 study.recipe,
                 RunFolder.of(folder, study.recipe.name, spec.hash),
-                data or folder.parent / "data",
+                data,
                 progress=lambda done, _: progress.update(task, completed=done),
             )
         if not dist.is_initialized() or dist.get_rank() == 0:

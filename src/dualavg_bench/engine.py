@@ -61,8 +61,10 @@ def execute_one(
     spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, study: str
 ) -> dict[str, Any] | None:
     """What a worker does with a run; None if it was not done, because another has it or nobody wants it."""
+    from dualavg_bench.optimizers import module_of
     from dualavg_bench.recipe import load
     from dualavg_bench.runner import Interrupted, run
+    from dualavg_bench.sources import trace
 
     seconds = float(os.environ.get("DUALAVG_CHECKPOINT_SECONDS", "30"))
     try:
@@ -71,8 +73,8 @@ def execute_one(
                 raise KilledItsWorkersError
             with folder.fatal_until_left(study):
                 _check_versions(spec)
-                recipe, source = load(spec.recipe, scale)
-                if source != spec.source:
+                recipe, path = load(spec.recipe, scale)
+                if trace(path, [module_of(spec.optimizer)]).digest != spec.source:
                     raise StoreError(f"{spec.recipe} was changed while its study ran: start the study again.")
                 return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=_abandonment())
     except (HeldError, Interrupted):
@@ -81,16 +83,19 @@ def execute_one(
 
 def _check_versions(spec: RunSpec) -> None:
     """Refuse to put numbers of one version under the name of another."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     import torch
 
-    here = {"torch": torch.__version__, "dualavg": version("dualavg")}
     for name, wanted in spec.versions.items():
-        if here.get(name) != wanted:
+        try:
+            here = torch.__version__ if name == "torch" else version(name)
+        except PackageNotFoundError:
+            here = "not installed"
+        if here != wanted:
             raise StoreError(
-                f"A worker on {platform.node()} has {name} {here.get(name)}, the study has {wanted}: "
-                "install the same on both."
+                f"A worker on {platform.node()} has {name} {here}, the study has {wanted}: install the same "
+                "on both."
             )
 
 

@@ -8,16 +8,18 @@ with a fallback for the file on its own, so that one SVG serves paper, light and
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
 
-from dualavg_bench import stats
+from dualavg_bench import stats, text
 
 Summary = Mapping[str, Any]
 
@@ -38,6 +40,8 @@ INK, GRID = ("#1b1f24", "#c9ced6")
 FIRST = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # these keep their colour in every study
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (1, 1)), (0, (4, 4)), "-")
+REACH = 5  # so that the better half of the points has at least a fifth of the sensitivity plot
+LANE = 9  # points between the crosses of two optimizers
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -85,49 +89,49 @@ def validation_curves(summary: Summary, runs: Sequence[stats.Run], prefix: str =
 
 
 def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
-    """Validation score against step size: the best of each step size joined, diverged points crossed."""
+    """Validation score against step size: the best of each step size joined, diverged points crossed.
+
+    A point far worse than the better ones would flatten them all: it is a hollow caret at the axis, as are
+    the crosses, each optimizer's at a height of its own.
+    """
     look, sign = _ranked_looks(summary), 1 if summary["higher_is_better"] else -1
+    grids = {name: [p for p in summary["sensitivity"][name] if p["lr"] > 0] for name in look}
+    chosen = {name: summary["optimizers"][name]["chosen"] for name in look}
 
     def draw(axes: Axes) -> None:
         axes.set_xscale("log")
-        sound = [p for points in summary["sensitivity"].values() for p in points if not p["diverged"]]
-        floor = _scale(axes, [p["mean"] for p in sound], worst=min if sign > 0 else max)
-        for name, points in summary["sensitivity"].items():
+        axes.margins(x=0.08)
+        sound = [p["mean"] for points in grids.values() for p in points if not p["diverged"]]
+        winners = [c["valid"]["mean"] for c in chosen.values() if not c["valid"]["diverged"]]
+        _scale(axes, _better(sound, sign) + winners)
+        bottom, top = axes.get_ylim()
+        lanes = _lanes(axes, sign)
+        for name, points in grids.items():
             color, marker = LIGHT[look[name]], MARKERS[look[name]]
-            drawn = [p for p in points if p["lr"] > 0]
             best: dict[float, Mapping[str, Any]] = {}
-            for point in sorted(drawn, key=lambda p: (p["diverged"] > 0, -sign * p["mean"])):
+            for point in sorted(points, key=lambda p: (p["diverged"] > 0, -sign * p["mean"])):
                 best.setdefault(point["lr"], point)
             line = [best[lr] for lr in sorted(best) if not best[lr]["diverged"]]
-            axes.plot(
-                [p["lr"] for p in line], [p["mean"] for p in line], color=color, dashes=_dash(look[name])
-            )
+            rest = [p for p in points if not p["diverged"] and best[p["lr"]] is not p]
+            x, y = [p["lr"] for p in line], [p["mean"] for p in line]
+            axes.plot(x, y, color=color, dashes=_dash(look[name]))
             axes.errorbar(
-                [p["lr"] for p in line],
-                [p["mean"] for p in line],
-                yerr=[p["se"] or 0.0 for p in line],
-                fmt=marker,
-                color=color,
-                markersize=6,
-                linewidth=1.2,
+                x, y, [p["se"] or 0.0 for p in line], fmt=marker, color=color, markersize=6, linewidth=1.2
             )
-            rest = [p for p in drawn if not p["diverged"] and best[p["lr"]] is not p]
-            axes.plot(
-                [p["lr"] for p in rest],
-                [p["mean"] for p in rest],
-                marker,
-                color=color,
-                alpha=0.4,
-                markersize=4,
-            )
-            lost = sorted({p["lr"] for p in drawn if p["diverged"]})
-            axes.plot(
-                lost, [floor] * len(lost), "x", color=color, markersize=9, mew=2.2, clip_on=False, zorder=5
-            )
-            chosen = summary["optimizers"][name]["chosen"]
-            axes.plot(
-                [chosen["lr"]], [chosen["valid"]["mean"]], "o", mfc="none", mec=INK, markersize=13, mew=1.1
-            )
+            pale: dict[str, Any] = {"color": color, "alpha": 0.4, "markersize": 4}
+            axes.plot([p["lr"] for p in rest], [p["mean"] for p in rest], marker, **pale)
+            lost = sorted({p["lr"] for p in points if p["diverged"]})
+            far = sorted({p["lr"] for p in line + rest if not bottom <= p["mean"] <= top})
+            if lost or far:
+                lane = next(lanes)
+                away = "v" if sign > 0 else "^"
+                axes.plot(far, [lane.y] * len(far), away, mfc="none", color=color, markersize=8, **lane.style)
+                axes.plot(lost, [lane.y] * len(lost), "x", color=color, markersize=9, mew=2.2, **lane.style)
+            ring: dict[str, Any] = {"mfc": "none", "mec": INK, "markersize": 13, "mew": 1.1}
+            if chosen[name]["valid"]["diverged"] and lost:
+                axes.plot([chosen[name]["lr"]], [lane.y], "o", **ring, **lane.style)
+            else:
+                axes.plot([chosen[name]["lr"]], [chosen[name]["valid"]["mean"]], "o", **ring)
         axes.set_xlabel("step size (lr)")
         axes.set_ylabel(f"validation {_labelled(summary)}")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -164,8 +168,11 @@ def differences(summary: Summary, prefix: str = "differences") -> str:
             if pair["low"] is not None:
                 axes.plot([pair["low"], pair["high"]], [row, row], color=INK, linewidth=2.2 if firm else 1.2)
             axes.plot(pair["difference"], row, "o", mfc=INK if firm else "none", mec=INK, markersize=7)
-        names = [f"{_short(pair['a'], 16)} \N{MINUS SIGN} {_short(pair['b'], 16)}" for pair in pairs]
-        axes.set_yticks(range(len(pairs)), names)
+        short = _labels(summary["optimizers"], 24)
+        gap = "\n" if max(map(len, short.values())) > 13 else " "
+        axes.set_yticks(
+            range(len(pairs)), [f"{short[p['a']]} \N{MINUS SIGN}{gap}{short[p['b']]}" for p in pairs]
+        )
         axes.set_ylim(len(pairs) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -251,7 +258,8 @@ def _bars(summary: Summary, prefix: str, key: str, label: str, share: str | None
                 textcoords="offset points",
                 va="center",
             )
-        axes.set_yticks(range(len(names)), [_short(name) for name in names])
+        short = _labels(summary["optimizers"], 24)
+        axes.set_yticks(range(len(names)), [short[name] for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(0, 1.45 * max((times[name][key]["median"] for name in names), default=1.0))
         axes.grid(visible=False, axis="y")
@@ -261,8 +269,31 @@ def _bars(summary: Summary, prefix: str, key: str, label: str, share: str | None
     return _svg(draw, prefix, {}, label.capitalize(), height=1.1 + 0.42 * len(names))
 
 
-def _scale(axes: Axes, values: Sequence[float], worst: Callable[[Sequence[float]], float] = min) -> float:
-    """Limits that show all values, on a log axis beyond a factor of twenty. Returns the worst end."""
+def _better(values: Sequence[float], sign: int) -> list[float]:
+    """The values from the best to `REACH` times as far from it as the median is."""
+    ranked = sorted(values, key=lambda value: -sign * value)
+    reach = REACH * abs(ranked[len(ranked) // 2] - ranked[0]) if ranked else 0.0
+    return [value for value in ranked if abs(value - ranked[0]) <= reach]
+
+
+class _Lane(NamedTuple):
+    """A height at the axis, by points, whatever the scale."""
+
+    y: int
+    style: dict[str, Any]
+
+
+def _lanes(axes: Axes, sign: int) -> Iterator[_Lane]:
+    """Heights from the worst end of the y axis inwards, so that no mark there hides another's."""
+    at_axis = axes.get_xaxis_transform()
+    for i in count():
+        inwards = ScaledTranslation(0, sign * i * LANE / 72, axes.figure.dpi_scale_trans)
+        style = {"transform": at_axis + inwards, "clip_on": False, "zorder": 5}
+        yield _Lane(0 if sign > 0 else 1, style)
+
+
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """Limits that show all values, on a log axis beyond a factor of twenty."""
     known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     if low > 0 and high / low > 20:
@@ -275,7 +306,6 @@ def _scale(axes: Axes, values: Sequence[float], worst: Callable[[Sequence[float]
         pad = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
         limits = (low - pad, high + pad)
     axes.set_ylim(*limits)
-    return worst(limits)
 
 
 def _dash(look: int) -> Any:
@@ -290,8 +320,13 @@ def _labelled(summary: Summary) -> str:
     return f"{summary['metric']} ({summary['unit']})" if summary["unit"] else str(summary["metric"])
 
 
-def _short(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else f"\N{HORIZONTAL ELLIPSIS}{name[1 - most :]}"
+def _labels(names: Iterable[str], most: int = 40) -> dict[str, str]:
+    """Short names that fit; of one that does not, the middle is left out, for names differ at either end."""
+    short = text.short_names(names)
+    for name, label in short.items():
+        if len(label) > most:
+            short[name] = f"{label[: most // 2]}\N{HORIZONTAL ELLIPSIS}{label[1 - most // 2 :]}"
+    return short
 
 
 def _svg(
@@ -313,21 +348,25 @@ def _svg(
                 mpl.lines.Line2D([], [], color=LIGHT[i], dashes=_dash(i), marker=MARKERS[i] if marked else "")
                 for i in look.values()
             ]
-            labels, columns = [_short(name) for name in look], 1 if max(map(len, look)) > 16 else 3
+            labels = list(_labels(look).values())
+            columns = {0: 3, 1: 2}.get(max(map(len, labels)) // 14, 1)
             figure.legend(handles, labels, loc="outside upper left", ncols=columns, handlelength=2.6)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style.*?</style>", "", text, count=1, flags=re.DOTALL)  # it would style the whole page
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", text)
-    text = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", text)
-    text = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), text)
+    drawn = file.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.DOTALL)
+    drawn = re.sub(r"<style.*?</style>", "", drawn, count=1, flags=re.DOTALL)  # it would style the whole page
+    drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
+    drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
+    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
+    drawn = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), drawn)
     label = f'role="img" aria-label="{escape(title)}" style="stroke-linejoin:round"'
     return re.sub(
-        r'^<svg ([^>]*?)width="[^"]*" height="[^"]*"', lambda match: f"<svg {label} {match[1]}", text, count=1
+        r'^<svg ([^>]*?)width="[^"]*" height="[^"]*"',
+        lambda match: f"<svg {label} {match[1]}",
+        drawn,
+        count=1,
     )
 
 

@@ -15,7 +15,7 @@ def describe() -> dict[str, Any]:
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "system": platform.system(),
@@ -23,6 +23,15 @@ def describe() -> dict[str, Any]:
         "torch": torch.__version__,
         "dualavg": version("dualavg"),
     }
+
+
+def _cpu() -> str:
+    """Return the processor's name, which Python does not know on Linux."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def device() -> torch.device:

@@ -51,6 +51,11 @@ def _one(_: int) -> float:
     return 1.0
 
 
+def module_of(name: str) -> str:
+    """Return the module that an optimizer's class is in."""
+    return (OPTIMIZERS.get(name) or Entry(name)).path.rpartition(".")[0]
+
+
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
     entry = OPTIMIZERS.get(name) or Entry(name)

@@ -4,6 +4,8 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,8 +16,6 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
-
-from dualavg_bench import sources
 
 Scale = Literal["quick", "mini", "paper"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -103,6 +103,19 @@ class Grid:
     schedule: tuple[str, ...] = ("constant",)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Take one value for a tuple of one, and refuse what is no setting."""
+        for name in ("lr", "weight_decay", "schedule"):
+            value = getattr(self, name)
+            values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+            object.__setattr__(self, name, values)
+        for name in ("lr", "weight_decay"):
+            for value in getattr(self, name):
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                    raise ValueError(f"{name} of a grid must be numbers >= 0, got {value!r}.")
+        if not all(isinstance(name, str) for name in self.schedule):
+            raise ValueError(f"schedule of a grid must be names, got {self.schedule!r}.")
+
     def points(self) -> list[Point]:
         """Every combination."""
         return [Point(*values) for values in product(self.lr, self.weight_decay, self.schedule)]
@@ -114,6 +127,12 @@ class Seeds:
 
     tune: int = 2
     confirm: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        for name in ("tune", "confirm"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"Seeds.{name} must be a whole number >= 1, got {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)
@@ -174,6 +193,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
+        if not re.fullmatch(r"\w[\w.+ -]*", self.name):
+            raise ValueError(
+                f"A recipe's name is also a folder's: {self.name!r} has more than letters in it."
+            )
         for name in ("batch_size", "steps", "accumulate", "evaluations", "threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -189,6 +212,14 @@ class Recipe:
         if len(set(sizes.values())) > 1 or 0 in sizes.values():
             raise ValueError(
                 f"Every optimizer of recipe {self.name} must get the same number of grid points, got {sizes}."
+            )
+        from dualavg_bench.optimizers import SCHEDULES
+
+        named = {schedule for grid in self.grids.values() for schedule in grid.schedule}
+        if unknown := sorted(named - {*SCHEDULES, *self.schedules}):
+            raise ValueError(
+                f"Recipe {self.name} names the schedules {', '.join(unknown)}, which are neither its own nor "
+                f"one of {', '.join(SCHEDULES)}."
             )
 
     def settings(self) -> dict[str, Any]:
@@ -206,13 +237,14 @@ class RunSpec:
 
     recipe: str  # the name of a built-in recipe, or the path of a file
     source: str  # sha256 of the recipe's code: another text, another experiment
+    data: str  # fingerprint of what it reads
     settings: Mapping[str, Any]  # Recipe.settings()
     optimizer: str
     point: Point
     optimizer_settings: Mapping[str, Any]
     seed: int
     test: bool  # whether the test split is read at the end
-    versions: Mapping[str, str]  # of torch and dualavg
+    versions: Mapping[str, str]  # of torch, dualavg, and the packages that the recipe or the optimizer is of
     processes: int = 1  # that share the run: dropout and sums depend on how its batches are parted
 
     def to_json(self) -> dict[str, Any]:
@@ -235,21 +267,16 @@ class RecipeError(Exception):
     """A recipe that cannot be loaded, in one sentence."""
 
 
-def load(reference: str, scale: Scale) -> tuple[Recipe, str]:
-    """Return a recipe and the sha256 of its code, by a built-in name or the path of a person's own file."""
+def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
+    """Return a recipe and its file, by a built-in name or the path of a person's own file.
+
+    A person's file can import what lies beside it.
+    """
     if reference.endswith(".py"):
         path = Path(reference)
         if not path.is_file():
             raise RecipeError(f"There is no recipe at {path}.")
-        spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise RecipeError(f"{path} cannot be imported.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise RecipeError(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
+        module = _import(path)
     else:
         try:
             module = importlib.import_module(f"dualavg_bench.recipes.{reference}")
@@ -261,7 +288,28 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, str]:
     make = getattr(module, "recipe", None)
     if not callable(make):
         raise RecipeError(f"{path} has no function recipe(scale).")
-    made = make(scale)
+    try:
+        made = make(scale)
+    except Exception as error:
+        raise RecipeError(
+            f"recipe({scale!r}) of {path} cannot be made ({type(error).__name__}: {error})"
+        ) from error
     if not isinstance(made, Recipe):
         raise RecipeError(f"recipe({scale!r}) of {path} returned {type(made).__name__}, not a Recipe.")
-    return made, sources.digest(path)
+    return made, path
+
+
+def _import(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"{path} cannot be imported.")
+    beside = str(path.parent.absolute())
+    if beside not in sys.path:
+        sys.path.append(beside)  # as Python does for a script
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RecipeError(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
+    return module

@@ -5,7 +5,9 @@ matplotlib has escaped, are put in as they are. The page's policy forbids script
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ def write_report(
     return _write(render(summary, runs, command), path, write)
 
 
-def compare_report(summaries: Sequence[Summary], path: Path, write: Write | None = None) -> Path:
+def compare_report(
+    summaries: Sequence[Summary], path: Path, write: Write | None = None, names: Sequence[str] | None = None
+) -> Path:
     """Write the page of several studies side by side."""
-    return _write(render_comparison(summaries), path, write)
+    return _write(render_comparison(summaries, names), path, write)
 
 
 def render(summary: Summary, runs: Sequence[stats.Run] = (), command: str | None = None) -> str:
@@ -46,14 +50,25 @@ def render(summary: Summary, runs: Sequence[stats.Run] = (), command: str | None
     return page("report.html.j2", title=study["title"], studies=[study], overview=None)
 
 
-def render_comparison(summaries: Sequence[Summary]) -> str:
-    """The page of several studies: scores side by side, and Holm's correction over all their pairs."""
+def render_comparison(summaries: Sequence[Summary], names: Sequence[str] | None = None) -> str:
+    """The page of several studies: scores side by side, and Holm's correction over all their pairs.
+
+    Args:
+        summaries: of different studies; one that came twice would be corrected for twice.
+        names: what to call studies of one recipe and scale apart, such as their folders; else a number.
+    """
     if not summaries:
         raise ValueError("There are no studies to compare.")
+    names = names or [f"study {i}" for i in range(1, len(summaries) + 1)]
+    for (one, a), (other, b) in combinations(zip(names, summaries, strict=True), 2):
+        if set(a["runs"]) == set(b["runs"]):
+            raise ValueError(f"{one} and {other} are the same study, run for run: name it once.")
     studies = [_study(summary, (), f"s{i}", None) for i, summary in enumerate(summaries)]
+    titles = Counter(study["title"] for study in studies)
+    for study, name in zip(studies, names, strict=True):
+        study["title"] += f", {name}" if titles[study["title"]] > 1 else ""
     pairs = [(i, pair) for i, summary in enumerate(summaries) for pair in summary["comparisons"]]
     corrected = stats.holm([pair["p"] for _, pair in pairs])
-    names = sorted({name for summary in summaries for name in summary["optimizers"]})
     rows = []
     for (i, pair), p in zip(pairs, corrected, strict=True):
         rows.append({"study": studies[i]["title"], **_pair(summaries[i], {**pair, "p_holm": p})})
@@ -62,7 +77,7 @@ def render_comparison(summaries: Sequence[Summary]) -> str:
             "name": name,
             "cells": [next((row for row in s["scores"] if row["name"] == name), None) for s in studies],
         }
-        for name in names
+        for name in sorted({name for summary in summaries for name in summary["optimizers"]})
     ]
     overview = {"scores": scores, "pairs": rows}
     return page(
@@ -107,6 +122,7 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "order": order,
         "colors": figures.looks(entries),
         "scores": [_score_row(summary, name, places) for name in order],
+        "packages": summary.get("packages", {}),  # older summaries have none
         "pairs": [_pair(summary, pair) for pair in summary["comparisons"]],
         "chosen": [_chosen_row(summary, name) for name in order],
         "warnings": stats.edges(summary),
@@ -153,11 +169,11 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
         told = ("yes" if stats.distinguishable(against) else "no") + p
     return {
         "name": name,
-        "test": with_error(test, places),
-        "valid": with_error(valid, places),
+        "test": text.with_error(test, places),
+        "valid": text.with_error(valid, places),
         "n": test["n"],
         "diverged": test["diverged"],
-        "best": name == best,
+        "best": name == best and test["diverged"] < test["n"],
         "told": told,
     }
 
@@ -192,7 +208,7 @@ def _chosen_row(summary: Summary, name: str) -> dict[str, Any]:
         "lrs": ", ".join(f"{value:g}" for value in values["lr"]),
         "decays": ", ".join(f"{value:g}" for value in values["weight_decay"]),
         "schedules": ", ".join(values["schedule"]),
-        "valid": with_error(chosen["valid"], places),
+        "valid": text.with_error(chosen["valid"], places),
         "n": chosen["valid"]["n"],
         "grid": grid,
         "edge": chosen["edge"],
@@ -233,12 +249,6 @@ def _figures(summary: Summary, runs: Sequence[stats.Run], prefix: str) -> dict[s
     return {name: Markup(drawing) for name, drawing in drawn.items()}  # noqa: S704, matplotlib escaped it
 
 
-def with_error(described: Mapping[str, Any], places: int) -> str:
-    """Mean ± standard error, where there is one."""
-    mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
-    return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
-
-
 def _command(summary: Summary) -> str:
     study = shlex.join(["dualavg", "study", summary["recipe"], "--scale", summary["scale"]])
     return f"{study} \\\n    --optimizers {shlex.quote(','.join(summary['optimizers']))}"
@@ -249,5 +259,11 @@ def _install(summary: Summary) -> str | None:
     versions = {(machine.get("torch"), machine.get("dualavg")) for machine in summary["machines"]}
     if len(versions) != 1 or None in (found := versions.pop()):
         return None
-    torch = str(found[0]).partition("+")[0]  # whichever build is at hand
-    return shlex.join(["pip", "install", f"torch=={torch}", f"dualavg[bench]=={found[1]}"])
+    pins = {"torch": found[0], "dualavg[bench]": found[1]}
+    for name, known in summary.get("packages", {}).items():
+        if len(known) == 1 and name not in ("torch", "dualavg"):
+            pins[name] = known[0]
+    # Without what follows a plus: whichever build is at hand.
+    return shlex.join(
+        ["pip", "install", *(f"{name}=={str(v).partition('+')[0]}" for name, v in pins.items())]
+    )

@@ -6,8 +6,8 @@ from typing import Any
 from markupsafe import Markup
 
 from dualavg_bench import figures, paper, samples, stats
-from dualavg_bench.report import page, with_error
-from dualavg_bench.text import decimals, interval_decimals, p_text, signed
+from dualavg_bench.report import page
+from dualavg_bench.text import decimals, interval_decimals, p_text, signed, with_error
 
 Study = tuple[Mapping[str, Any], Sequence[stats.Run]]  # a summary and its runs
 DASH = "\N{EN DASH}"

@@ -26,8 +26,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from dualavg_bench import machine, optimizers, samples
+from dualavg_bench.fingerprint import fingerprint
 from dualavg_bench.processes import any_of, from_rank_0, rank, world
-from dualavg_bench.recipe import Batch, Recipe, RunSpec, Source
+from dualavg_bench.recipe import Batch, Recipe, RecipeError, RunSpec, Source
 from dualavg_bench.store import RunFolder
 
 WINDOW = 10  # steps whose training losses are averaged into one point of the curve, and checked together
@@ -92,16 +93,13 @@ class _Run:
         from_rank_0(lambda: self._load(data))  # before the others: it may write the data set
         if rank() > 0:
             self._load(data)
-        if len(self.splits.train) < recipe.batch_size:
-            raise ValueError(
-                f"The training split of {recipe.name} has {len(self.splits.train)} examples, "
-                f"less than one batch of {recipe.batch_size}."
-            )
         machine.seed_torch(self._seed("init"))
         self.model, self.parts = self._share(recipe.model().to(self.device))
         self.forward: torch.nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         if world() > 1:
             self.forward = DistributedDataParallel(self.forward)
+        if not any(p.requires_grad for p in self.model.parameters()):
+            raise RecipeError(f"The network of recipe {recipe.name} has no parameters to train.")
         self.optimizer = optimizers.make(
             spec.optimizer, self.model.parameters(), spec.point, spec.optimizer_settings
         )
@@ -119,6 +117,11 @@ class _Run:
 
     def _load(self, data: Path) -> None:
         self.splits = self.recipe.data(data)
+        if fingerprint(self.splits, test=self.spec.test) != self.spec.data:
+            raise RecipeError(
+                f"The data of recipe {self.recipe.name} at {data} are not those the study was started with: "
+                "start it again."
+            )
 
     def _seed(self, *what: object) -> int:
         return seed_for(self.recipe.name, self.spec.seed, *what)
@@ -128,7 +131,7 @@ class _Run:
         recipe, processes, parts = self.recipe, world(), self.recipe.accumulate
         with_norms = processes > 1 and any(isinstance(layer, _BatchNorm) for layer in model.modules())
         if with_norms and self.device.type == "cpu":
-            raise ValueError(
+            raise RecipeError(
                 f"The network of recipe {recipe.name} has batch norm, whose statistics processes share on "
                 f"GPUs only: run it in one process."
             )
@@ -137,7 +140,7 @@ class _Run:
         if parts % processes or with_norms:
             parts *= processes
         if recipe.batch_size % parts:
-            raise ValueError(
+            raise RecipeError(
                 f"batch_size {recipe.batch_size} of recipe {recipe.name} does not divide into {parts} parts "
                 f"(accumulate {recipe.accumulate}, {processes} processes)."
             )
@@ -193,6 +196,11 @@ class _Run:
             with self._exchange(last=part == mine[-1]):
                 with self._autocast():
                     loss = recipe.loss(self.forward, batch) / len(mine)
+                if loss.ndim or not loss.requires_grad:
+                    raise RecipeError(
+                        f"The loss of recipe {recipe.name} must be one number that the network's parameters "
+                        f"lead to, got shape {tuple(loss.shape)}{'' if loss.requires_grad else ', detached'}."
+                    )
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach().float()
         if recipe.clip_norm is not None:
@@ -277,8 +285,13 @@ class _Run:
             values = from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
         for name in ("loss", self.recipe.metric.name):
             if name not in values:
-                raise ValueError(f"evaluate of recipe {self.recipe.name} does not return {name!r}.")
-        return {name: float(value) for name, value in values.items()}
+                raise RecipeError(f"evaluate of recipe {self.recipe.name} does not return {name!r}.")
+        try:
+            return {name: float(value) for name, value in values.items()}
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RecipeError(
+                f"evaluate of recipe {self.recipe.name} returns what is no number ({error})."
+            ) from None
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -342,6 +355,7 @@ class _Run:
                 "optimizer_ms": 1e3 * statistics.median(self.optimizer_times),
             },
             "peak_mb": machine.peak_memory(),
+            "packages": {k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
             "machine": machine.describe(),
         }
 

@@ -1,38 +1,54 @@
-"""The code that a recipe's numbers come from: its file, and whatever of it is not an installed package.
+"""The code that a recipe's numbers come from: its file, what it imports, which versions are installed.
 
 Another text, another experiment: an edited network must not be given the runs of the old one. Followed are
 the modules that the file imports, and theirs in turn, as long as they lie outside of the standard library and
-site-packages, and dualavg's own wherever they lie. Only the text is read: nothing is executed.
+site-packages, and dualavg's own wherever they lie. Of an installed package, its version counts. Only text is
+read: nothing is executed.
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
+import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 ALWAYS = ("dualavg._mda", "dualavg._dual_averaging", "dualavg_bench.runner")
 OURS = ("dualavg", "dualavg_bench")
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a recipe's file and of all the code that it brings along."""
-    texts = {"": path.read_bytes()}
-    waiting = [*ALWAYS, *_imported(texts[""], "")]
+@dataclass(frozen=True)
+class Code:
+    """What `trace` finds: the sha256 of all text, and the versions of the packages that it imports."""
+
+    digest: str
+    packages: dict[str, str]
+
+
+def trace(path: Path, modules: Iterable[str] = ()) -> Code:
+    """Follow a recipe's file, and `modules` that it names without importing them."""
+    texts, packages = {"": path.read_bytes()}, dict[str, str]()
+    waiting = [*ALWAYS, *modules, *_imported(texts[""], "")]
     while waiting:
         name = waiting.pop()
-        spec = None if name in texts else _find(name)
+        if name in texts:
+            continue
+        spec, installed = _find(name)
+        packages |= installed
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             continue
         texts[name] = Path(spec.origin).read_bytes()
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         waiting += _imported(texts[name], package)
-    whole = hashlib.sha256()
+    whole = hashlib.sha256(f"Python {sys.version_info.major}.{sys.version_info.minor}\n".encode())
     for name in sorted(texts):
         whole.update(f"{name}\0{hashlib.sha256(texts[name]).hexdigest()}\n".encode())
-    return whole.hexdigest()
+    return Code(whole.hexdigest(), dict(sorted(packages.items())))
 
 
 def _imported(text: bytes, package: str) -> Iterator[str]:
@@ -51,15 +67,23 @@ def _imported(text: bytes, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _find(name: str) -> ModuleSpec | None:
+def _find(name: str) -> tuple[ModuleSpec | None, dict[str, str]]:
+    """Return where a module's text is, unless it is an installed package's; then that one's version."""
     top = name.partition(".")[0]
     try:
         root = importlib.util.find_spec(top)
-        if root is None or (top not in OURS and _is_installed(root)):
-            return None
-        return importlib.util.find_spec(name)
+        if root is None or top in sys.stdlib_module_names:
+            return None, {}
+        if top not in OURS and _is_installed(root):
+            return None, {found: version(found) for found in _distributions().get(top, [])[:1]}
+        return importlib.util.find_spec(name), {}
     except (ImportError, AttributeError, ValueError):  # no module but a function, say
-        return None
+        return None, {}
+
+
+@functools.cache
+def _distributions() -> dict[str, list[str]]:
+    return {module: sorted(set(names)) for module, names in packages_distributions().items()}
 
 
 def _is_installed(spec: ModuleSpec) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from dualavg_bench.text import decimals, interval_decimals, p_text, signed
+from dualavg_bench.text import decimals, interval_decimals, p_text, signed, with_error
 
 Run = Mapping[str, Any]
 FORMAT = 1
@@ -248,6 +248,8 @@ def summarize(
         summary["runs"][run["hash"]] = {key: run[key] for key in facts} | scores
     machines = {json.dumps(run["machine"], sort_keys=True) for run in runs}
     summary["machines"] = [json.loads(machine) for machine in sorted(machines)]
+    versions = sorted({pair for run in runs for pair in run.get("packages", {}).items()})  # not in older ones
+    summary["packages"] = {name: [v for other, v in versions if other == name] for name, _ in versions}
     summary["times"] = _times(runs)
     json.dumps(summary, allow_nan=False)  # a NaN here would be a wrong number somewhere else
     return summary
@@ -331,8 +333,9 @@ def _finding(summary: Mapping[str, Any]) -> str:
     if test is None:
         return "Nothing is confirmed yet: there are tuning runs, but no test score on fresh seeds"
     places = decimals(entries[name]["test"]["se"] for name in order)
-    spread = "" if test["se"] is None else f" ± {test['se']:.{places}f}"
-    value = f"{test['mean']:.{places}f}{spread}{unit} (mean ± s.e., n = {test['n']})"
+    value = f"{with_error(test, places)}{unit} (mean ± s.e., n = {test['n']})"
+    if test["diverged"] == test["n"]:
+        return _untrained([(name, entries[name]["test"]) for name in order], metric, value)
     if len(order) == 1:
         return f"{best} has a test {metric} of {value}, and nothing was run to compare it with"
     pair = summary["comparisons"][0]  # best against next: `compare` goes from best to worst
@@ -346,10 +349,26 @@ def _finding(summary: Mapping[str, Any]) -> str:
         why = "one seed" if pair["n"] == 1 else "the same difference in every seed"
         return f"{said}, which may be seed noise: {why} (n = {pair['n']}) admits no test"
     low, high = sorted((sign * pair["low"], sign * pair["high"]))
+    pairs = len(summary["comparisons"])
+    plain, corrected = (
+        ("uncorrected ", f" after Holm's correction for {pairs} pairs") if pairs > 1 else ("", "")
+    )
     return (
         f"{said}, {'more' if distinguishable(pair) else 'no more'} than seed noise explains (paired by seed, "
-        f"95% interval {signed(low, places)} to {signed(high, places)}; p {p_text(pair['p_holm'])} after "
-        f"Holm's correction for {len(summary['comparisons'])} pairs)"
+        f"{plain}95% interval {signed(low, places)} to {signed(high, places)}; "
+        f"p {p_text(pair['p_holm'])}{corrected})"
+    )
+
+
+def _untrained(tests: Sequence[tuple[str, Mapping[str, Any]]], metric: str, value: str) -> str:
+    """What to say where the first of the ranking diverged in every seed."""
+    best, first = tests[0]
+    if all(test["diverged"] == test["n"] for _, test in tests):
+        runs = sum(test["n"] for _, test in tests)
+        return f"Nothing trained: all {runs} confirmation runs diverged, and every score is an untrained network's"
+    return (
+        f"{best} did not train: all {first['n']} of its confirmation runs diverged, and it comes first only "
+        f"because no other did better than the untrained network's test {metric}, {value}"
     )
 
 

@@ -26,6 +26,8 @@ import filelock
 import torch
 
 FORMAT = 1
+_UMASK = os.umask(0)  # can only be read by setting it
+os.umask(_UMASK)
 
 
 class StoreError(Exception):
@@ -43,6 +45,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
+                Path(name).chmod(0o666 & ~_UMASK)  # as any other file: mkstemp's are for one person
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

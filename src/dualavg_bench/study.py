@@ -6,14 +6,15 @@ confirm   the chosen setting x fresh seeds         -> test, read once
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dualavg_bench import optimizers, stats
+from dualavg_bench import optimizers, sources, stats
+from dualavg_bench.fingerprint import check, fingerprint
 from dualavg_bench.recipe import Point, Recipe, RunSpec, Scale, load
 from dualavg_bench.store import write_json
 
@@ -29,14 +30,19 @@ class Study:
 
     recipe: Recipe
     reference: str
-    source: str
+    path: Path
+    data: Path
     names: tuple[str, ...]
     out: Path
+    prints: dict[bool, str]  # of the data, without the test split and with it
+    codes: dict[str, sources.Code] = field(default_factory=dict)  # by optimizer, as when first asked for
 
     @classmethod
-    def of(cls, reference: str, scale: Scale, out: Path, names: Iterable[str] | None = None) -> "Study":
-        """Load a recipe and check that it has a grid for each optimizer."""
-        recipe, source = load(reference, scale)
+    def of(
+        cls, reference: str, scale: Scale, out: Path, data: Path, names: Iterable[str] | None = None
+    ) -> "Study":
+        """Load a recipe, look at its data, and check that it has a grid for each optimizer."""
+        recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
         for name in chosen:
             if name not in recipe.grids:
@@ -44,20 +50,27 @@ class Study:
                     f"Recipe {recipe.name} has no grid for {name!r}: it has {', '.join(recipe.grids)}."
                 )
             optimizers.find(name)
-        return cls(recipe, reference, source, chosen, out)
+        prints = {False: check(recipe.data(data), recipe)}
+        return cls(recipe, reference, path, data, chosen, out, prints)
 
     def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
         """Say everything that can change the result of one run."""
+        if name not in self.codes:
+            self.codes[name] = sources.trace(self.path, [optimizers.module_of(name)])
+        if test not in self.prints:
+            self.prints[test] = fingerprint(self.recipe.data(self.data), test=test)
+        code, grid = self.codes[name], self.recipe.grids.get(name)
         return RunSpec(
             recipe=self.reference,
-            source=self.source,
+            source=code.digest,
+            data=self.prints[test],
             settings=self.recipe.settings(),
             optimizer=name,
             point=point,
-            optimizer_settings=self.recipe.grids[name].settings,
+            optimizer_settings=grid.settings if grid else {},
             seed=seed,
             test=test,
-            versions={"torch": torch.__version__, "dualavg": version("dualavg")},
+            versions={**code.packages, "torch": torch.__version__, "dualavg": version("dualavg")},
         )
 
     def tuning(self, points: dict[str, list[Point]]) -> list[RunSpec]:
@@ -97,7 +110,8 @@ class Study:
         recipe = self.recipe
         summary = stats.summarize(runs, about=recipe.about, paper=recipe.paper, extended=added)
         name, names = Path(self.reference).name, ",".join(self.names)
-        summary["command"] = f"dualavg study {name} --scale {recipe.scale} --optimizers {names}"
+        flags = ("" if recipe.scale == "quick" else " --data DIR") + ("" if extend else " --no-extend")
+        summary["command"] = f"dualavg study {name} --scale {recipe.scale} --optimizers {names}{flags}"
         write_json(self.out / "summary.json", summary)
         return summary, runs
 

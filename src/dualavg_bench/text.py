@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,26 @@ def decimals(errors: Iterable[float | None]) -> int:
 def interval_decimals(pairs: Iterable[Mapping[str, Any]]) -> int:
     """The same for pairs, all of which must show: a 95% interval is about four standard errors wide."""
     return max((decimals([(p["high"] - p["low"]) / 4]) for p in pairs if p["low"] is not None), default=2)
+
+
+def with_error(described: Mapping[str, Any], places: int) -> str:
+    """Mean ± standard error, where there is one."""
+    mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
+    return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """The last component of each dotted name, where no other name ends alike, for places that are narrow.
+
+    Examples:
+        >>> short_names(["sgd", "schedulefree.SGDScheduleFree"])["schedulefree.SGDScheduleFree"]
+        'SGDScheduleFree'
+        >>> list(short_names(["a.Lion", "b.Lion"]).values())
+        ['a.Lion', 'b.Lion']
+    """
+    last = {name: name.rpartition(".")[2] or name for name in names}
+    ends = Counter(last.values())
+    return {name: short if ends[short] == 1 else name for name, short in last.items()}
 
 
 def signed(value: float, places: int) -> str:

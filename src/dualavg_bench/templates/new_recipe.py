@@ -15,11 +15,11 @@ from torch.nn.functional import cross_entropy
 
 from dualavg_bench.recipe import Grid, Metric, Recipe, Seeds, Splits
 
-METRIC = Metric("accuracy", higher_is_better=True, unit="%")
+METRIC = Metric("accuracy", higher_is_better=True, unit="%")  # unit="" if it has none
 
 
-# 1. Data. `folder` is what --data says. A split has a length and gives whole batches; a torch Dataset becomes
-#    one with FromDataset: return Splits(FromDataset(train), FromDataset(valid), FromDataset(test)).
+# 1. Data. `folder` is what --data says. A split has a length and gives whole batches. A torch Dataset becomes
+#    one with FromDataset, of dualavg_bench.recipe: Splits(FromDataset(train), FromDataset(valid), ...).
 class Spirals:
     def __init__(self, examples: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -64,9 +64,13 @@ def evaluate(model: nn.Module, batches) -> dict[str, float]:
     return {"loss": total / n, "accuracy": 100 * correct / n}
 
 
-# 5. The numbers. Every optimizer gets the same number of grid points (lr x weight_decay x schedule).
-#    Schedules: constant, linear, stagewise, inverse_sqrt, flat_drop, tail. Optimizers: mda, da, da+momentum,
-#    sgd, adam, adamw, or a dotted path such as "madgrad.MADGRAD" or "schedulefree.SGDScheduleFree".
+# 5. The numbers. Every optimizer gets the same number of grid points (lr x weight_decay x schedule), and if
+#    its best lr is the outermost, more until it is not. Optimizers: mda, da, da+momentum, sgd, adam, adamw, or
+#    a dotted path such as "madgrad.MADGRAD" (an lr like SGD's or Adam's) or "schedulefree.SGDScheduleFree" (with
+#    schedule "constant"). Schedules: constant, linear, stagewise, inverse_sqrt, flat_drop, tail.
+#    More that a recipe can say, with its default: accumulate=1, precision="float32", clip_norm=None,
+#    compile=False, threads=1, evaluations=10 of a run, eval_batch_size=None, diverged_above=10.0 times the
+#    first training loss; see help(dualavg_bench.recipe.Recipe).
 def recipe(scale: str = "quick") -> Recipe:
     return Recipe(
         name="spirals",
