@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
         winners = [c["valid"]["mean"] for c in chosen.values() if not c["valid"]["diverged"]]
         _scale(axes, _better(sound, sign) + winners)
         bottom, top = axes.get_ylim()
-        lanes = _lanes(axes, sign)
+        lanes, (edge, away) = _lanes(axes, sign), (0, "v") if sign > 0 else (1, "^")
         for name, points in grids.items():
             color, marker = LIGHT[look[name]], MARKERS[look[name]]
             best: dict[float, Mapping[str, Any]] = {}
@@ -124,12 +124,11 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
             far = sorted({p["lr"] for p in line + rest if not bottom <= p["mean"] <= top})
             if lost or far:
                 lane = next(lanes)
-                away = "v" if sign > 0 else "^"
-                axes.plot(far, [lane.y] * len(far), away, mfc="none", color=color, markersize=8, **lane.style)
-                axes.plot(lost, [lane.y] * len(lost), "x", color=color, markersize=9, mew=2.2, **lane.style)
+                axes.plot(far, [edge] * len(far), away, mfc="none", color=color, markersize=8, **lane)
+                axes.plot(lost, [edge] * len(lost), "x", color=color, markersize=9, mew=2.2, **lane)
             ring: dict[str, Any] = {"mfc": "none", "mec": INK, "markersize": 13, "mew": 1.1}
             if chosen[name]["valid"]["diverged"] and lost:
-                axes.plot([chosen[name]["lr"]], [lane.y], "o", **ring, **lane.style)
+                axes.plot([chosen[name]["lr"]], [edge], "o", **ring, **lane)
             else:
                 axes.plot([chosen[name]["lr"]], [chosen[name]["valid"]["mean"]], "o", **ring)
         axes.set_xlabel("step size (lr)")
@@ -276,20 +275,11 @@ def _better(values: Sequence[float], sign: int) -> list[float]:
     return [value for value in ranked if abs(value - ranked[0]) <= reach]
 
 
-class _Lane(NamedTuple):
-    """A height at the axis, by points, whatever the scale."""
-
-    y: int
-    style: dict[str, Any]
-
-
-def _lanes(axes: Axes, sign: int) -> Iterator[_Lane]:
+def _lanes(axes: Axes, sign: int) -> Iterator[dict[str, Any]]:
     """Heights from the worst end of the y axis inwards, so that no mark there hides another's."""
-    at_axis = axes.get_xaxis_transform()
     for i in count():
         inwards = ScaledTranslation(0, sign * i * LANE / 72, axes.figure.dpi_scale_trans)
-        style = {"transform": at_axis + inwards, "clip_on": False, "zorder": 5}
-        yield _Lane(0 if sign > 0 else 1, style)
+        yield {"transform": axes.get_xaxis_transform() + inwards, "clip_on": False, "zorder": 5}
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:

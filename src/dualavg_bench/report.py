@@ -96,7 +96,7 @@ def page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     palette = list(enumerate(figures.PALETTE.items()))
-    return environment.get_template(template).render(palette=palette, **values) + "\n"
+    return environment.get_template(template).render(palette=palette, reach=figures.REACH, **values) + "\n"
 
 
 def _write(html: str, path: Path, write: Write | None) -> Path:

@@ -350,13 +350,11 @@ def _finding(summary: Mapping[str, Any]) -> str:
         return f"{said}, which may be seed noise: {why} (n = {pair['n']}) admits no test"
     low, high = sorted((sign * pair["low"], sign * pair["high"]))
     pairs = len(summary["comparisons"])
-    plain, corrected = (
-        ("uncorrected ", f" after Holm's correction for {pairs} pairs") if pairs > 1 else ("", "")
-    )
+    corrected = f"{p_text(pair['p_holm'])} after Holm's correction for {pairs} pairs"
     return (
         f"{said}, {'more' if distinguishable(pair) else 'no more'} than seed noise explains (paired by seed, "
-        f"{plain}95% interval {signed(low, places)} to {signed(high, places)}; "
-        f"p {p_text(pair['p_holm'])}{corrected})"
+        f"{'uncorrected ' if pairs > 1 else ''}95% interval {signed(low, places)} to {signed(high, places)}; "
+        f"p {corrected if pairs > 1 else p_text(pair['p_holm'])})"
     )
 
 
@@ -365,7 +363,9 @@ def _untrained(tests: Sequence[tuple[str, Mapping[str, Any]]], metric: str, valu
     best, first = tests[0]
     if all(test["diverged"] == test["n"] for _, test in tests):
         runs = sum(test["n"] for _, test in tests)
-        return f"Nothing trained: all {runs} confirmation runs diverged, and every score is an untrained network's"
+        return (
+            f"Nothing trained: all {runs} confirmation runs diverged, and the scores are untrained networks'"
+        )
     return (
         f"{best} did not train: all {first['n']} of its confirmation runs diverged, and it comes first only "
         f"because no other did better than the untrained network's test {metric}, {value}"
