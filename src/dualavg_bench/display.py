@@ -1,19 +1,26 @@
 """What a person sees while a study runs, and at its end."""
 
+import contextlib
+import importlib
+import inspect
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from dualavg_bench.recipe import RecipeError, RunSpec, Scale
 from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
-from dualavg_bench.text import duration
+from dualavg_bench.text import decimals, duration, short_names, with_error
 
 console = Console(highlight=False)
 MENDABLE = (RecipeError, StoreError, ValueError, FileNotFoundError)  # what a person can mend: a sentence
@@ -113,25 +120,36 @@ class _Display:
 
 def announce(finished: Finished) -> None:
     """Print the table, the verdict and where the page is."""
+    from dualavg_bench.stats import EDGES, rank
+
     summary = finished.summary
+    order, entries = rank(summary), summary["optimizers"]
+    places = decimals(entries[name]["test"]["se"] for name in order)
+    remarks = {}
+    for name in order:
+        diverged, edge = entries[name]["test"]["diverged"], entries[name]["chosen"]["edge"]
+        said = [f"{EDGES[key]} on the edge of its grid" for key in edge]
+        remarks[name] = "; ".join(said + ([f"{diverged} diverged"] if diverged else []))
     unit = summary["unit"] and f" ({summary['unit']})"
-    table = Table(title=f"{summary['recipe']}, {summary['scale']}: test {summary['metric']}{unit}")
-    for column in ("optimizer", "mean ± s.e.", "n", "lr", "weight decay", "schedule", ""):
-        table.add_column(column)
-    for name, row in summary["optimizers"].items():
-        test, chosen = row["test"], row["chosen"]
-        remarks = [f"best {edge} on the edge of its grid" for edge in chosen["edge"]]
-        remarks += [f"{test['diverged']} diverged"] if test["diverged"] else []
-        error = "" if test["se"] is None else f" ± {test['se']:.2g}"
-        table.add_row(
-            name,
-            f"{test['mean']:.5g}{error}",
+    title = f"{summary['recipe']}, {summary['scale']}: test {summary['metric']}{unit}"
+    table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("optimizer", overflow="fold")
+    table.add_column("mean ± s.e.", no_wrap=True, justify="right")
+    for column in ("n", "lr"):
+        table.add_column(column, no_wrap=True, justify="right")
+    for column in ("weight decay", "schedule", *(["remarks"] if any(remarks.values()) else [])):
+        table.add_column(column, overflow="fold")
+    short = short_names(order)
+    for name in order:
+        test, chosen = entries[name]["test"], entries[name]["chosen"]
+        numbers = (
+            with_error(test, places),
             str(test["n"]),
             f"{chosen['lr']:g}",
             f"{chosen['weight_decay']:g}",
-            chosen["schedule"],
-            "; ".join(remarks),
         )
+        more = [remarks[name]] if any(remarks.values()) else []
+        table.add_row(escape(short[name]), *numbers, escape(chosen["schedule"]), *more)
     console.print(table)
     console.print(summary["verdict"], markup=False)
     console.print(f"report: {finished.report}", markup=False, soft_wrap=True)
@@ -239,15 +257,43 @@ def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
     """Write the pages of studies again from what is on disk."""
     from dualavg_bench.report import render_comparison
 
-    summaries = [read_json(folder / "summary.json", "summary of a study") for folder in folders]
+    files = [folder / "summary.json" for folder in folders]
+    summaries = [read_json(file, "summary of a study") for file in files]
     if compare:
         path = folders[0] / "compare.html"
-        write_atomically(path, render_comparison(summaries).encode())
+        with _whole(*files):
+            page = render_comparison(summaries, _told_apart(folders))
+        write_atomically(path, page.encode())
         return [path]
-    return [
-        _write_report(summary, _runs_of(summary, folder), folder)
-        for summary, folder in zip(summaries, folders, strict=True)
-    ]
+    paths = []
+    for summary, folder, file in zip(summaries, folders, files, strict=True):
+        with _whole(file):
+            paths.append(_write_report(summary, _runs_of(summary, folder), folder))
+    return paths
+
+
+@contextlib.contextmanager
+def _whole(*files: Path) -> Iterator[None]:
+    """Say in a sentence that a summary lacks something that its page needs."""
+    from jinja2 import UndefinedError
+
+    try:
+        yield
+    except (KeyError, UndefinedError) as error:
+        raise StoreError(
+            f"{' or '.join(map(str, files))} is not whole, or a run that it names is not: the page needs "
+            f"{error}. The study's command, given again, writes the summary anew."
+        ) from error
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """As much of the end of each path as it takes: studies of one recipe have folders of one name."""
+    whole = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in whole)):
+        names = ["/".join(path.parts[-depth:]) for path in whole]
+        if len(set(names)) == len(set(whole)):
+            return names
+    return [str(path) for path in whole]
 
 
 def _runs_of(summary: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
@@ -269,25 +315,38 @@ def _write_report(summary: dict[str, Any], runs: list[dict[str, Any]], folder: P
 
 
 def list_recipes() -> None:
-    """Print the built-in recipes."""
+    """Print the built-in recipes: a table of sizes and times, then what each is and which data it needs."""
     from dualavg_bench.recipe import load
     from dualavg_bench.recipes import builtin
 
-    table = Table()
-    for column in ("recipe", "scale", "steps", "batch", "a run takes", "what"):
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("recipe", "scale", "data"):
         table.add_column(column)
+    for column in ("steps", "batch", "a run takes"):
+        table.add_column(column, justify="right")
     scales: tuple[Scale, ...] = ("quick", "mini", "paper")
-    for name in builtin():
+    texts = {}
+    for name, module in builtin().items():
         for scale in scales:
             recipe, _ = load(name, scale)
-            expected = "" if recipe.expected is None else duration(recipe.expected)
-            about = recipe.about if scale == "quick" else ""
             table.add_row(
                 name if scale == "quick" else "",
                 scale,
+                "embedded" if scale == "quick" else "--data DIR",
                 f"{recipe.steps:,}",
                 str(recipe.batch_size),
-                expected,
-                about,
+                "not measured" if recipe.expected is None else duration(recipe.expected),
             )
+            if scale == "quick":
+                texts[name] = [f"Quick: {recipe.about}", _needed(importlib.import_module(module))]
     console.print(table)
+    for name, lines in texts.items():
+        console.print(f"[bold]{name}[/]")
+        for line in filter(None, lines):
+            console.print(Padding(escape(line), (0, 0, 0, 4)))
+
+
+def _needed(module: ModuleType) -> str:
+    """What DIR must hold, as the recipe's docstring says: from there to the next blank line."""
+    _, found, after = (inspect.getdoc(module) or "").partition("DIR holds")
+    return " ".join((found + after).partition("\n\n")[0].split())

@@ -96,12 +96,8 @@ def select(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
             if len(values) > 1 and best[name] in tried[name] and outside:
                 edge.append(name)
         valid = {key: best[key] for key in ("mean", "se", "n", "diverged", "runs")}
-        chosen[optimizer] = {
-            **{key: best[key] for key in POINT},
-            "valid": valid,
-            "edge": edge,
-            "tried": tried,
-        }
+        point = {key: best[key] for key in POINT}
+        chosen[optimizer] = {**point, "valid": valid, "edge": edge, "tried": tried}
     return chosen
 
 

@@ -67,7 +67,7 @@ def evaluate(model: nn.Module, batches) -> dict[str, float]:
 # 5. The numbers. Every optimizer gets the same number of grid points (lr x weight_decay x schedule), and if
 #    its best lr is the outermost, more until it is not. Schedules: constant, linear, stagewise, inverse_sqrt,
 #    flat_drop, tail. Optimizers: mda, da, da+momentum, sgd, adam, adamw, or a dotted path such as
-#    "madgrad.MADGRAD" (lr like Adam's) or "schedulefree.SGDScheduleFree" (lr up to ten times SGD's, constant).
+#    "madgrad.MADGRAD" (lr like Adam's) or "schedulefree.SGDScheduleFree" (lr to ten times SGD's, constant).
 #    More that a recipe can say, with its default: accumulate=1, precision="float32", clip_norm=None,
 #    compile=False, threads=1, evaluations=10 of a run, eval_batch_size=None, diverged_above=10.0 times the
 #    first training loss; see help(dualavg_bench.recipe.Recipe).
