@@ -46,9 +46,14 @@ def _cases() -> Iterator[Case]:
     yield Case("mda-capturable", settings={"capturable": True, "weight_decay": 0.01})
     yield Case("mda-capturable-tensor-lr", settings={"capturable": True, "tensor_lr": True})
     yield Case("mda-capturable-foreach", settings={"capturable": True, "foreach": True, "tensor_lr": True})
+    yield Case("mda-fused", settings={"fused": True})
+    yield Case("mda-fused-decay", settings={"fused": True, "weight_decay": 0.01, "maximize": True})
+    yield Case("mda-fused-tensor-lr", settings={"fused": True, "tensor_lr": True, "momentum": 0.0})
+    yield Case("mda-fused-capturable", settings={"fused": True, "capturable": True, "tensor_lr": True})
     yield Case("da", DualAveraging, {}, "constant")
     yield Case("da-momentum", DualAveraging, {"momentum": 0.9, "foreach": True}, "constant")
     yield Case("da-momentum-sqrt", DualAveraging, {"momentum": 0.9, "weighting": "sqrt"})
+    yield Case("da-fused", DualAveraging, {"momentum": 0.9, "fused": True}, "constant")
     yield Case("da-nesterov", DualAveraging, {"scaling": "nesterov"}, "constant", "nesterov")
     yield Case(
         "da-nesterov-capturable",

@@ -3,6 +3,8 @@
 import importlib.metadata
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_runs import study
 from tiny_study import TEMPLATE, write_recipe
 
 from dualavg_bench import cli
@@ -124,6 +127,15 @@ def test_recipes_lists_every_recipe_with_its_scales(dualavg: Command) -> None:
         assert name in out
     for scale in ("quick", "mini", "paper"):
         assert out.count(scale) >= len(builtin())
+    assert len(re.findall(r"quick +embedded +[\d,]+ +\d+ +\d+ \w+", out)) == len(builtin())
+    assert len(re.findall(r"paper +--data DIR +[\d,]+ +\d+ +not measured", out)) == len(builtin())
+    said = " ".join(out.split())
+    assert said.count("DIR holds `") == len(builtin())
+    assert (
+        "DIR holds `wikitext-103`, or `wikitext-2` for mini, with `wiki.{train,valid,test}.tokens`." in said
+    )
+    assert "Test perplexity of the paper" not in said  # the next paragraph
+    assert max(map(len, out.splitlines())) <= 80
 
 
 # Commands that write ------------------------------------------------------------------------------------
@@ -203,11 +215,89 @@ def test_report_is_made_again_from_the_runs(dualavg: Command, finished: Path) ->
     assert "spirals" in (finished / "report.html").read_text()
 
 
-def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path) -> None:
-    code, out, err = dualavg("report", "--compare", finished, finished)
+def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / finished.name
+    other.mkdir(parents=True)
+    summary = json.loads((finished / "summary.json").read_text())
+    summary["runs"] = {name[::-1]: run for name, run in summary["runs"].items()}
+    (other / "summary.json").write_text(json.dumps(summary))
+    code, out, err = dualavg("report", "--compare", finished, other)
     assert code == 0, err
     assert out.strip() == str(finished / "compare.html")
-    assert (finished / "compare.html").read_text().count("spirals") >= 2
+    page = (finished / "compare.html").read_text()
+    for folder in (finished, other):  # of one name: told apart by what they lie in
+        assert f"spirals (quick), {folder.parent.name}/spirals-quick" in page
+
+
+def test_report_does_not_compare_a_study_with_itself(dualavg: Command, finished: Path) -> None:
+    code, _, err = dualavg("report", "--compare", finished, finished)
+    assert code == 1
+    assert err == "dualavg: spirals-quick and spirals-quick are the same study, run for run: name it once."
+
+
+def test_a_summary_that_lacks_something_gets_a_sentence(
+    dualavg: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualavg_bench.report._figures", lambda *_: {})  # drawing takes most of the time
+    folder = tmp_path / finished.name
+    shutil.copytree(finished, folder)
+    file = folder / "summary.json"
+    whole = json.loads(file.read_text())
+    optional = {"format", "budget", "packages", "command"}  # of the figures, or not in older ones
+    cases = [({"runs", "optimizers"}, {"format": 1})]
+    cases += [({key}, {k: v for k, v in whole.items() if k != key}) for key in whole.keys() - optional]
+    for keys, damaged in cases:
+        file.write_text(json.dumps(damaged))
+        for more in ([], ["--compare"]):
+            code, _, err = dualavg("report", folder, *more)
+            assert code == 1, keys
+            assert err.startswith(f"dualavg: {file} is not whole, ")
+            assert re.search(r"the page needs '(\w+)'\. The study's command, given again, ", err)[1] in keys
+
+
+def announced(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the end of a study prints, up to the verdict."""
+    from dualavg_bench import display, stats
+
+    summary = stats.summarize(runs)
+    display.announce(display.Finished(summary, runs, Path("report.html")))
+    return capsys.readouterr().out.partition(summary["verdict"][:20])[0].splitlines()
+
+
+def test_the_table_goes_from_best_to_worst_in_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualavg_bench.display.console._width", 80)
+    long = "schedulefree.AdamWScheduleFree"
+    names = {"mda": "z.Lion", "sgd": long, "adam": "adam"}
+    runs = [
+        {**run, "optimizer": names[run["optimizer"]], "schedule": "inverse_sqrt"}
+        for run in study(confirm_diverges={("adam", 1003)})
+    ]
+    lines = announced(runs, capsys)
+    assert max(map(len, lines)) <= 80
+    rows = [re.split(r"  +", line.strip()) for line in lines if " ± " in line]
+    assert rows[0] == ["optimizer", "mean ± s.e.", "n", "lr", "decay", "schedule", "remarks"]
+    assert [row[0] for row in rows[1:]] == ["Lion", "AdamWScheduleFree", "adam"]
+    scores = [row[1] for row in rows[1:]]
+    assert len({len(part.partition(".")[2]) for score in scores for part in score.split(" ± ")}) == 1
+    means = [float(score.split(" ± ")[0]) for score in scores]
+    assert means == sorted(means, reverse=True)
+    printed = " ".join(" ".join(lines).split())
+    assert "step size on" in printed  # all of a remark, over as many lines as it takes
+    assert "diverged" in printed
+
+
+def test_the_table_has_remarks_only_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    calm = [run for run in study() if run["optimizer"] != "mda"]  # it is mda that ends on the edge
+    assert "remarks" not in "".join(announced(calm, capsys))
+    assert "remarks" in "".join(announced(study(), capsys))
+
+
+def test_the_table_keeps_two_optimizers_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"mda": "a.Lion", "sgd": "b.Lion", "adam": "adam"}
+    lines = announced([{**run, "optimizer": names[run["optimizer"]]} for run in study()], capsys)
+    assert {line.split()[0] for line in lines if " ± " in line} >= {"a.Lion", "b.Lion", "adam"}
 
 
 # Mistakes -----------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
+from matplotlib.figure import Figure
 from synthetic_runs import study
 
 from dualavg_bench import figures, report, stats
@@ -65,6 +67,60 @@ class Reader(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+class Tables(HTMLParser):
+    """The headers of each table that a page shows at once, and the labels of its cells on a narrow screen."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.folded, self.heading = [], False, False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "details":
+            self.folded = True
+        elif self.folded:
+            return
+        elif tag == "table":
+            self.tables.append({"class": dict(attrs).get("class"), "headers": [], "rows": []})
+        elif tag == "th":
+            self.tables[-1]["headers"].append("")
+        elif tag == "tr":
+            self.tables[-1]["rows"].append([])
+        elif tag == "td":
+            self.tables[-1]["rows"][-1].append(dict(attrs).get("data-label"))
+        self.heading = tag == "th"
+
+    def handle_endtag(self, tag):
+        self.folded = self.folded and tag != "details"
+
+    def handle_data(self, data):
+        if self.heading:
+            self.tables[-1]["headers"][-1] += data.strip()
+
+
+def another(summary):
+    """The same study as if other runs had made it."""
+    return json.loads(re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', json.dumps(summary)))
+
+
+def sensitivity_axes(summary, monkeypatch):
+    """The axes of the sensitivity figure, drawn but not turned into SVG."""
+    axes = Figure().add_subplot()
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "_svg", lambda draw, *_, **__: draw(axes))
+        figures.sensitivity(summary)
+    return axes
+
+
+def marks(axes, marker):
+    """Where each optimizer's marks of a kind are, in pixels; one list a line."""
+    return [
+        line.get_transform().transform(line.get_xydata()).tolist()
+        for line in axes.lines
+        if line.get_marker() == marker and len(line.get_xdata())
+    ]
 
 
 def words(page):
@@ -151,7 +207,8 @@ def test_every_string_from_a_recipe_or_run_is_escaped():
     for r in runs:
         r["machine"] = {EVIL: EVIL}
     summary = stats.summarize(runs, about=EVIL, paper=EVIL)
-    for page in (report.render(summary, runs, command=EVIL), report.render_comparison([summary, summary])):
+    both = report.render_comparison([summary, another(summary)], [EVIL, "b"])
+    for page in (report.render(summary, runs, command=EVIL), both):
         reader = Reader(page)
         assert "script" not in reader.tags
         assert "alert('x')" in reader.text  # it is there, as text
@@ -160,7 +217,7 @@ def test_every_string_from_a_recipe_or_run_is_escaped():
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(page, summary):
-    for text in (page, report.render_comparison([summary, summary])):
+    for text in (page, report.render_comparison([summary, another(summary)])):
         ids = Reader(text).ids
         assert len(ids) == len(set(ids)) > 100
         targets = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
@@ -190,6 +247,8 @@ def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs):
 
 def test_the_comparison_corrects_over_all_studies(summary):
     others = [stats.summarize(study(seed, scale=f"s{seed}")) for seed in (1, 2)]
+    for other in others:
+        other["runs"] = {f"{other['scale']}{name}": run for name, run in other["runs"].items()}
     everything = [summary, *others]
     pairs = [pair for one in everything for pair in one["comparisons"]]
     corrected = stats.holm([pair["p"] for pair in pairs])
@@ -201,6 +260,60 @@ def test_the_comparison_corrects_over_all_studies(summary):
     assert any(p > pair["p_holm"] for p, pair in zip(corrected, pairs, strict=True))
     with pytest.raises(ValueError, match="no studies"):
         report.render_comparison([])
+
+
+def test_studies_of_one_title_are_told_apart(summary, undrawn):
+    both = [summary, another(summary)]
+    named = words(report.render_comparison(both, ["here", "there"]))
+    assert "cifar10 (quick), here" in named
+    assert "cifar10 (quick), there" in named
+    assert "cifar10 (quick), study 2" in words(report.render_comparison(both))
+    other = {**both[1], "scale": "mini"}
+    assert "there" not in words(report.render_comparison([summary, other], ["here", "there"]))
+    assert "6 pairs of all studies on this page, and so is larger than in the study's own table" in named
+
+
+def test_a_study_is_not_compared_with_itself(summary):
+    with pytest.raises(ValueError, match=r"^here and there are the same study, run for run: name it once\.$"):
+        report.render_comparison([summary, another(summary), summary], ["here", "other", "there"])
+
+
+def test_on_a_narrow_screen_every_cell_keeps_its_label(page, summary, undrawn):
+    tables = Tables(page).tables
+    assert len(tables) == 4
+    for table in tables:
+        assert table["class"] == "stack"
+        assert len(table["rows"]) > 2
+        assert all(row == table["headers"] for row in table["rows"][1:])
+    comparison = Tables(report.render_comparison([summary, another(summary)])).tables
+    assert comparison[0]["rows"][1] == ["optimizer", "cifar10 (quick), study 1", "cifar10 (quick), study 2"]
+    assert all(row == comparison[1]["headers"] for row in comparison[1]["rows"][1:])
+    narrow = page[page.index("@media (max-width") : page.index("@media print")]
+    hidden = re.findall(r"([\w. ]+) \{ display: none", narrow)
+    assert [name.strip() for name in hidden] == [".stack thead", ".stack td.empty"]
+
+
+def test_what_a_machine_lacks_is_left_out(summary, undrawn):
+    bare = {**summary, "machines": [{"cores": 2, "gpu": None, "torch": "2.13.0"}]}
+    text = words(report.render(bare))
+    assert "cores: 2; torch: 2.13.0" in text
+    assert "gpu" not in text
+    assert "None" not in text
+
+
+def test_packages_are_listed_and_pinned_where_there_is_one_version(summary, undrawn):
+    packages = {"dualavg": ["0.1"], "madgrad": ["1.3"], "torch": ["2.13.0"], "zoo": ["1.0+cpu"]}
+    text = words(report.render({**summary, "packages": packages | {"lion": ["1", "2"]}}))
+    assert "pip install torch==2.13.0 'dualavg[bench]==0.1' madgrad==1.3 zoo==1.0 dualavg study" in text
+    assert "madgrad 1.3" in text
+    assert "lion 1 and 2" in text
+    older = {key: value for key, value in summary.items() if key != "packages"}
+    assert "pip install torch==2.13.0 'dualavg[bench]==0.1' dualavg study" in words(report.render(older))
+
+
+def test_a_winner_that_never_trained_is_not_in_bold(undrawn):
+    runs = study(confirm_diverges={("mda", s) for s in range(1000, 1005)}, untrained=95.0)
+    assert "<strong>95." not in report.render(stats.summarize(runs), runs)
 
 
 def test_writing_goes_through_the_given_function(summary, runs, page, tmp_path):
@@ -245,3 +358,59 @@ def test_diverged_points_are_crossed_in_the_sensitivity_figure(summary):
     cross = re.compile(r"M -4\.5 4\.5\s+L 4\.5 -4\.5")
     assert len(cross.findall(figures.sensitivity(summary))) == 3  # one marker an optimizer
     assert cross.findall(figures.sensitivity(calm)) == []
+
+
+def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
+    lrs = dict.fromkeys(("mda", "sgd", "adam"), (0.1, 0.3, 1.0))
+    for higher in (True, False):
+        axes = sensitivity_axes(stats.summarize(study(lrs=lrs, higher_is_better=higher)), monkeypatch)
+        crosses = marks(axes, "x")
+        assert [len(places) for places in crosses] == [1, 1, 1]
+        (xs, ys) = zip(*(places[0] for places in crosses), strict=True)
+        assert max(xs) - min(xs) < 1  # they diverged at one step size
+        points = [72 * y / axes.figure.dpi for y in sorted(ys)]
+        assert min(b - a for a, b in pairwise(points)) > 5
+        inside = axes.get_window_extent()
+        assert inside.y0 - 1 < min(ys) < max(ys) < inside.y1 + 1
+        assert inside.x0 < xs[0] < inside.x1
+
+
+def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
+    before = sensitivity_axes(summary, monkeypatch)
+    spoilt = copy.deepcopy(summary)
+    bad = next(point for point in spoilt["sensitivity"]["sgd"] if point["lr"] == 0.01)
+    bad["mean"] = -5000.0
+    after = sensitivity_axes(spoilt, monkeypatch)
+    assert after.get_ylim()[0] >= before.get_ylim()[0] - 1
+    assert marks(before, "v") == []
+    (((x, y),),) = marks(after, "v")  # a hollow caret, at the axis, over its step size
+    assert x == pytest.approx(after.transData.transform((0.01, 0))[0])
+    box = after.get_window_extent()
+    assert box.y0 <= y < (box.y0 + box.y1) / 2
+    caret = next(line for line in after.lines if line.get_marker() == "v" and len(line.get_xdata()))
+    assert caret.get_markerfacecolor() == "none"
+    caption = words(report.render(spoilt))
+    assert (
+        f"a hollow caret where one lies beyond it; the axis goes from the best point to {figures.REACH}"
+        in caption
+    )
+
+
+def test_the_chosen_points_are_always_shown(summary, monkeypatch):
+    poor = copy.deepcopy(summary)
+    chosen = poor["optimizers"]["adam"]["chosen"]
+    chosen["valid"]["mean"] = -5000.0
+    assert sensitivity_axes(poor, monkeypatch).get_ylim()[0] < -5000
+
+
+def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
+    def renamed(names):
+        made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
+        return drawings(stats.summarize(made), made)
+
+    for name, text in renamed({"mda": "schedulefree.SGDScheduleFree"}).items():
+        assert "SGDScheduleFree" in text, name
+        assert "schedulefree." not in text, name
+    for name, text in renamed({"mda": "one.Lion", "sgd": "two.Lion"}).items():
+        assert "one.Lion" in text, name
+        assert "two.Lion" in text, name

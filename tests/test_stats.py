@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -280,6 +281,40 @@ def test_the_verdict_says_edges_and_divergences():
     assert "2 of 18 tuning runs of mda" in verdict
     assert "1 of 5 confirmation runs of adam" in verdict
     assert verdict.count(". ") <= verdict.count("s.e.")  # one sentence
+
+
+def test_the_verdict_says_which_of_interval_and_p_is_corrected():
+    three = stats.summarize(study())["verdict"]
+    assert re.search(r"uncorrected 95% interval .* after Holm's correction for 3 pairs\)", three)
+    two = stats.summarize([r for r in study() if r["optimizer"] != "adam"])["verdict"]
+    assert "95% interval" in two
+    assert "correct" not in two  # one pair: nothing to correct for
+
+
+def test_where_nothing_trained_the_verdict_opens_with_that():
+    names, seeds = ("mda", "sgd", "adam"), range(1000, 1005)
+    lost = stats.summarize(study(confirm_diverges={(name, s) for name in names for s in seeds}))
+    assert lost["verdict"].startswith("Nothing trained: all 15 confirmation runs diverged, ")
+    assert "tie" not in lost["verdict"]
+    assert "the best test" not in lost["verdict"]
+    # Untrained networks come first where the others got worse than that.
+    runs = study(confirm_diverges={("mda", s) for s in seeds}, untrained=95.0)
+    verdict = stats.summarize(runs)["verdict"]
+    assert verdict.startswith("mda did not train: all 5 of its confirmation runs diverged, ")
+    assert "ahead of" not in verdict
+    one_survivor = stats.summarize(study(confirm_diverges={("mda", s) for s in seeds[1:]}, untrained=95.0))
+    assert one_survivor["verdict"].startswith("mda has the best test accuracy")
+
+
+def test_versions_of_packages_are_collected_in_any_order_of_runs():
+    runs = study()
+    assert stats.summarize(runs)["packages"] == {}  # older results
+    for r in runs:
+        old = r["optimizer"] == "mda" and r["seed"] == 0
+        r["packages"] = {"zoo": "1.0"} if r["optimizer"] == "sgd" else {"madgrad": "1.2" if old else "1.3"}
+    expected = {"madgrad": ["1.2", "1.3"], "zoo": ["1.0"]}
+    for order in (runs, runs[::-1]):
+        assert json.dumps(stats.summarize(order)["packages"]) == json.dumps(expected)
 
 
 def test_the_verdict_of_one_seed_one_optimizer_or_no_confirmation_is_modest():

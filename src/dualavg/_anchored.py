@@ -76,11 +76,16 @@ class AnchoredOptimizer(Optimizer, ABC):
 
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """State of a parameter before its first step."""
+        anchor = p
+        if group.get("anchor_dtype") is not None and p.dtype in (torch.float32, torch.float64):
+            # A changed starting point, not a changed method: x0 is exact in two bytes.
+            anchor = p.to(group["anchor_dtype"], memory_format=torch.preserve_format)
+            p.copy_(anchor)
         device = p.device if group["capturable"] else torch.device("cpu")
         return {
             "step": torch.zeros((), dtype=torch.float32, device=device),
             # Part of the graph under `differentiable`: x_{k+1} depends on x_0 through the anchor too.
-            "x0": p.clone(memory_format=torch.preserve_format),
+            "x0": anchor.clone(memory_format=torch.preserve_format) if anchor is p else anchor,
             "s": torch.zeros_like(
                 p,
                 dtype=_HALF.get(p.dtype, p.dtype),
@@ -161,6 +166,7 @@ class AnchoredOptimizer(Optimizer, ABC):
                 weight_decay=group["weight_decay"],
                 maximize=group["maximize"],
                 foreach=group["foreach"],
+                fused=group["fused"],
                 differentiable=group["differentiable"],
                 has_sparse_grad=has_sparse_grad,
             )
@@ -377,8 +383,20 @@ def check_settings(group: Group, *, read_tensors: bool = True) -> None:
         raise ValueError(f"momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
     if not _is_between(weight_decay, 0, _LARGEST):
         raise ValueError(f"weight_decay must be a number from 0 to {_LARGEST:g}, got {weight_decay!r}.")
-    if group["foreach"] and group["differentiable"]:
-        raise ValueError("foreach=True cannot be differentiated through: leave foreach=None.")
+    _check_path(group)
+
+
+def _check_path(group: Group) -> None:
+    """Raise if settings exclude each other."""
+    for path in ("foreach", "fused"):
+        if group[path] and group["differentiable"]:
+            raise ValueError(f"{path}=True cannot be differentiated through: leave {path}=None.")
+    if group["foreach"] and group["fused"]:
+        raise ValueError("foreach and fused are two paths: ask for one of them.")
+    if group.get("anchor_dtype") not in (None, torch.bfloat16):
+        raise ValueError(f"anchor_dtype must be None or torch.bfloat16, got {group['anchor_dtype']!r}.")
+    if group.get("anchor_dtype") is not None and group["differentiable"]:
+        raise ValueError("anchor_dtype rounds parameters, which cannot be differentiated through.")
 
 
 def _is_between(x: object, low: float, high: float) -> bool:

@@ -41,6 +41,7 @@ class DualAveraging(AnchoredOptimizer):
         couple_momentum: as in `MDA`; nothing to couple without momentum.
         maximize: follow the gradient up, not down.
         foreach: multi-tensor kernels. None takes them where `torch.optim` would.
+        fused: one pass over memory, as in `MDA`.
         capturable: keep the step count on the parameter's device, for CUDA graphs.
         differentiable: let autograd see the step.
 
@@ -82,6 +83,7 @@ class DualAveraging(AnchoredOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
         differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -95,6 +97,7 @@ class DualAveraging(AnchoredOptimizer):
                 "couple_momentum": couple_momentum,
                 "maximize": maximize,
                 "foreach": foreach,
+                "fused": fused,
                 "capturable": capturable,
                 "differentiable": differentiable,
             },

@@ -15,11 +15,14 @@ a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp r
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from dualavg import _fused
 
 Scalar: TypeAlias = float | Tensor
 
@@ -36,6 +39,7 @@ def update(
     weight_decay: float,
     maximize: bool,
     foreach: bool | None,
+    fused: bool | None,
     differentiable: bool,
     has_sparse_grad: bool,
 ) -> None:
@@ -44,22 +48,46 @@ def update(
     `lambdas` and `betas` hold one number a parameter: floats, or 0-dim tensors where the step must not wait
     for the device or must be traced.
     """
+    how: dict[str, Any] = {"weight_decay": weight_decay, "maximize": maximize}
+    if fused and not torch.compiler.is_compiling():  # what is being compiled gets fused anyway
+        if all(p.is_cpu for p in params):  # where reading a number costs nothing
+            lambdas, betas = [float(a) for a in lambdas], [float(b) for b in betas]
+            c = float(c)
+        rest = _take_fused(params, grads, x0s, sums, lambdas, betas, c=c, **how)
+        if not rest:
+            return
+        params, grads, x0s, sums = ([part[i] for i in rest] for part in (params, grads, x0s, sums))
+        lambdas, betas = ([part[i] for i in rest] for part in (lambdas, betas))
+        foreach = True if foreach is None else foreach
     if foreach is None:
         _, foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)
     # A sparse gradient has no multi-tensor kernel.
     kernel = _multi_tensor if foreach and not has_sparse_grad else _single_tensor
-    kernel(
-        params,
-        grads,
-        x0s,
-        sums,
-        lambdas,
-        betas,
-        c=c,
-        weight_decay=weight_decay,
-        maximize=maximize,
-        differentiable=differentiable,
-    )
+    kernel(params, grads, x0s, sums, lambdas, betas, c=c, differentiable=differentiable, **how)
+
+
+def _take_fused(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    **how: Any,
+) -> list[int]:
+    """Advance what can be in one pass over memory, and return the indices of the rest."""
+    rest = [i for i, grad in enumerate(grads) if grad.is_sparse]
+    devices: dict[torch.device, list[int]] = defaultdict(list)
+    for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        if not grad.is_sparse:
+            devices[param.device].append(i)
+    for device, mine in devices.items():
+        xs, gs, starts, ss = ([as_real(part[i]) for i in mine] for part in (params, grads, x0s, sums))
+        compiled = partial(_fused.update_compiled, _single_tensor)
+        update = _fused.update if device.type == "cpu" else compiled
+        left = update(xs, gs, starts, ss, [lambdas[i] for i in mine], [betas[i] for i in mine], **how)
+        rest += [mine[i] for i in left]
+    return sorted(rest)
 
 
 def _single_tensor(

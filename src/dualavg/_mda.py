@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -40,6 +41,11 @@ class MDA(AnchoredOptimizer):
             the group has seen: a warm-up leaves $c$ alone, a decay ends without momentum.
         maximize: follow the gradient up, not down.
         foreach: multi-tensor kernels. None takes them where `torch.optim` would.
+        fused: one pass over memory: on CPUs by a C++ kernel, built in a second at the first step and kept in
+            the user's cache; elsewhere by torch.compile. Without a compiler, a warning and `foreach`. None
+            takes the fastest path that needs no compilation.
+        anchor_dtype: `torch.bfloat16` keeps `x0` in two bytes: float32 parameters are rounded to bfloat16 at
+            their first step, which changes where training starts, so that the anchor is exact.
         capturable: keep the step count on the parameter's device, for CUDA graphs.
         differentiable: let autograd see the step. `x0` stays part of the graph then.
 
@@ -79,6 +85,8 @@ class MDA(AnchoredOptimizer):
         foreach: bool | None = None,
         capturable: bool = False,
         differentiable: bool = False,
+        fused: bool | None = None,
+        anchor_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -91,6 +99,8 @@ class MDA(AnchoredOptimizer):
                 "foreach": foreach,
                 "capturable": capturable,
                 "differentiable": differentiable,
+                "fused": fused,
+                "anchor_dtype": anchor_dtype,
             },
         )
 
@@ -120,7 +130,7 @@ class MDA(AnchoredOptimizer):
             0.2
         """
         sgd = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        own: Group = {"foreach": None, "differentiable": False}
+        own: Group = {"foreach": None, "fused": None, "differentiable": False}
         check_settings({**own, **sgd})
         groups = [params] if isinstance(params, Tensor) else list(cast(Iterable[Any], params))
         for i, group in enumerate(groups):

@@ -128,18 +128,18 @@ def announce(finished: Finished) -> None:
     remarks = {}
     for name in order:
         diverged, edge = entries[name]["test"]["diverged"], entries[name]["chosen"]["edge"]
-        said = [f"{EDGES[key]} on the edge of its grid" for key in edge]
+        said = [f"{EDGES[key]} on the edge" for key in edge]
         remarks[name] = "; ".join(said + ([f"{diverged} diverged"] if diverged else []))
     unit = summary["unit"] and f" ({summary['unit']})"
     title = f"{summary['recipe']}, {summary['scale']}: test {summary['metric']}{unit}"
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("optimizer", overflow="fold")
+    short = short_names(order)
+    table.add_column("optimizer", overflow="fold", no_wrap=max(map(len, short.values())) <= 20)
     table.add_column("mean ± s.e.", no_wrap=True, justify="right")
     for column in ("n", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
-    for column in ("weight decay", "schedule", *(["remarks"] if any(remarks.values()) else [])):
+    for column in ("weight\ndecay", "schedule", *(["remarks"] if any(remarks.values()) else [])):
         table.add_column(column, overflow="fold")
-    short = short_names(order)
     for name in order:
         test, chosen = entries[name]["test"], entries[name]["chosen"]
         numbers = (
@@ -280,9 +280,10 @@ def _whole(*files: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, UndefinedError) as error:
+        missing = str(error).split()[-1]  # "'runs'", or "... has no attribute 'runs'"
         raise StoreError(
             f"{' or '.join(map(str, files))} is not whole, or a run that it names is not: the page needs "
-            f"{error}. The study's command, given again, writes the summary anew."
+            f"{missing}. The study's command, given again, writes the summary anew."
         ) from error
 
 

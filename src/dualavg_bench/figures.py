@@ -100,7 +100,9 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
 
     def draw(axes: Axes) -> None:
         axes.set_xscale("log")
-        axes.margins(x=0.08)
+        lrs = [p["lr"] for points in grids.values() for p in points] or [1.0]
+        pad = max(max(lrs) / min(lrs), 2.0) ** 0.06
+        axes.set_xlim(min(lrs) / pad, max(lrs) * pad)  # marks at the axis do not widen it
         sound = [p["mean"] for points in grids.values() for p in points if not p["diverged"]]
         winners = [c["valid"]["mean"] for c in chosen.values() if not c["valid"]["diverged"]]
         _scale(axes, _better(sound, sign) + winners)
@@ -168,13 +170,14 @@ def differences(summary: Summary, prefix: str = "differences") -> str:
                 axes.plot([pair["low"], pair["high"]], [row, row], color=INK, linewidth=2.2 if firm else 1.2)
             axes.plot(pair["difference"], row, "o", mfc=INK if firm else "none", mec=INK, markersize=7)
         short = _labels(summary["optimizers"], 24)
-        gap = "\n" if max(map(len, short.values())) > 13 else " "
-        axes.set_yticks(
-            range(len(pairs)), [f"{short[p['a']]} \N{MINUS SIGN}{gap}{short[p['b']]}" for p in pairs]
-        )
+        names = [(short[pair["a"]], short[pair["b"]]) for pair in pairs]
+        breaks = ["\n" if len(a + b) > 22 else " " for a, b in names]
+        labels = [f"{a} \N{MINUS SIGN}{gap}{b}" for (a, b), gap in zip(names, breaks, strict=True)]
+        axes.set_yticks(range(len(pairs)), labels)
         axes.set_ylim(len(pairs) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
+        axes.locator_params(axis="x", nbins=5)  # long names leave little room for numbers
         axes.tick_params(axis="y", length=0)
         unit = " (points)" if summary["unit"] == "%" else f" ({summary['unit']})" if summary["unit"] else ""
         axes.set_xlabel(f"difference in test {summary['metric']}{unit}")

@@ -36,6 +36,7 @@ def render(
     scores = paper.table({recipe: summary for recipe, (summary, _) in studies.items()})
     return page(
         "reproduction.html.j2",
+        dash=DASH,
         title="The paper's tables and figures, theirs and ours",
         caution=CAUTIONS[scale],
         finding=paper.finding(claims, scale),
@@ -89,7 +90,10 @@ def _study(summary: Mapping[str, Any], runs: Sequence[stats.Run], link: str) -> 
     drawn = (
         (figures.training_curves(summary, runs, f"{recipe}-train"), "Training loss at the chosen settings."),
         (figures.validation_curves(summary, runs, f"{recipe}-valid"), f"Validation {summary['metric']}."),
-        (figures.sensitivity(summary, f"{recipe}-lr"), "Step-size sensitivity on validation."),
+        (
+            figures.sensitivity(summary, f"{recipe}-lr"),
+            "Step-size sensitivity on validation. At the axis, a cross: diverged; a hollow caret: beyond it.",
+        ),
     )
     return {
         "title": f"{recipe}: {summary['paper']}" if summary["paper"] else recipe,
