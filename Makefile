@@ -32,7 +32,7 @@ docs: $(VENV)/.docs  ## Build the documentation into site/
 figures: $(VENV)/.docs  ## Draw the documentation's figures anew
 	for script in docs/figures/*.py; do $(BIN)/python $$script || exit 1; done
 
-bench: $(VENV)/.bench  ## Time of an optimizer step, as a ratio to AdamW's; overhead of the benchmark's runner
+bench: $(VENV)/.dev  ## Time of an optimizer step, as a ratio to AdamW's; overhead of the benchmark's runner
 	@$(BIN)/python benchmarks/step_time.py
 	@$(BIN)/python benchmarks/runner_overhead.py
 

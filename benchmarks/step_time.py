@@ -1,104 +1,271 @@
-"""Time of one optimizer step: MDA's paths against torch.optim, as ratios inside one process.
+"""Time of one optimizer step: MDA's paths against torch.optim and others, as ratios inside one process.
 
-    python benchmarks/step_time.py               # about a minute on two idle cores
-    python benchmarks/step_time.py --rounds 100
+    python benchmarks/step_time.py                           # about two minutes on two idle cores
+    python benchmarks/step_time.py --networks "small MLP" --rounds 200
 
-The optimizers take turns, one step each, so that whatever else the machine does hits all of them; the figure
-is the median over the rounds of the time divided by AdamW's time in the same round. Timings are noisy:
-compare rows of one run, never of two.
+The parameters have the shapes of well-known networks. The optimizers take turns, one step each, so that
+whatever else the machine does hits all of them; a ratio is the median over the rounds of an optimizer's time
+divided by fused AdamW's in the same round. "Stream" is a plain loop that reads and writes what MDA must, and
+does next to nothing with it: the limit that memory sets. Timings are noisy: compare rows of one run only.
 """
 
 import argparse
+import ctypes
+import gc
 import json
+import os
 import statistics
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-# Shapes of the parameters: many large ones, and a few small ones.
-NETWORKS = {
-    "small MLP (6 tensors, 12k)": [(64, 64), (64,), (100, 64), (100,), (10, 100), (10,)],
-    "transformer block x 6 (72 tensors, 19M)": 6
-    * [(1536, 512), (1536,), (512, 512), (512,), (2048, 512), (2048,), (512, 2048), (512,), *4 * [(512,)]],
+NETWORKS = ("ResNet-50", "PreAct ResNet-152", "RoBERTa base", "GPT-2 small", "small MLP")
+REFERENCE, STREAM = "AdamW fused", "stream"
+# Ratio of two rows, and its target: large networks, small MLP.
+TARGETS = {
+    ("MDA fused", "AdamW fused"): (0.88, 1.0),
+    ("MDA fused, bf16 anchor", "SGD+M fused"): (1.15, 1.1),
+    ("MDA", "SGD+M"): (1.2, 1.2),
 }
+STREAMING, EXTRA_MEMORY = 0.85, 0.01
+
+
+def shapes_of(network: str) -> list[tuple[int, ...]]:
+    """Shapes of a network's parameters, none of which is made."""
+    import torch
+
+    with torch.device("meta"):
+        if network == "ResNet-50":
+            from dualavg_bench.models.resnet import resnet50 as make
+        elif network == "PreAct ResNet-152":
+            from dualavg_bench.models.preact_resnet import preact_resnet152 as make
+        elif network == "RoBERTa base":
+            from functools import partial
+
+            from dualavg_bench.models.masked_lm import MaskedLM
+
+            make = partial(MaskedLM, 50_265, 512)
+        elif network == "GPT-2 small":
+            from transformers import GPT2Config, GPT2LMHeadModel
+
+            def make():
+                return GPT2LMHeadModel(GPT2Config())
+        else:
+            return [(64, 64), (64,), (100, 64), (100,), (10, 100), (10,)]
+        return [tuple(p.shape) for p in make().parameters()]
 
 
 def contenders() -> dict[str, Callable]:
+    import madgrad
+    import pytorch_optimizer
+    import schedulefree
     import torch
 
     from dualavg import MDA
 
     sgd, adamw = torch.optim.SGD, torch.optim.AdamW
+    # Step sizes so small that nothing happens to the shared parameters.
     return {
-        "AdamW": lambda ps: adamw(ps, lr=1e-3),
-        "AdamW fused": lambda ps: adamw(ps, lr=1e-3, fused=True),
-        "SGD+M": lambda ps: sgd(ps, lr=1e-3, momentum=0.9),
-        "SGD+M fused": lambda ps: sgd(ps, lr=1e-3, momentum=0.9, fused=True),
-        "MDA (default)": lambda ps: MDA(ps, lr=1e-2),
-        "MDA foreach": lambda ps: MDA(ps, lr=1e-2, foreach=True),
-        "MDA compiled": lambda ps: MDA(ps, lr=torch.tensor(1e-2)),
+        REFERENCE: lambda ps: adamw(ps, lr=1e-9, fused=True),
+        "AdamW": lambda ps: adamw(ps, lr=1e-9),
+        "AdamW foreach": lambda ps: adamw(ps, lr=1e-9, foreach=True),
+        "SGD+M fused": lambda ps: sgd(ps, lr=1e-9, momentum=0.9, fused=True),
+        "SGD+M": lambda ps: sgd(ps, lr=1e-9, momentum=0.9),
+        "SGD+M foreach": lambda ps: sgd(ps, lr=1e-9, momentum=0.9, foreach=True),
+        "MDA fused": lambda ps: MDA(ps, lr=1e-9, fused=True),
+        "MDA fused, bf16 anchor": lambda ps: MDA(ps, lr=1e-9, fused=True, anchor_dtype=torch.bfloat16),
+        "MDA": lambda ps: MDA(ps, lr=1e-9),
+        "MDA foreach": lambda ps: MDA(ps, lr=1e-9, foreach=True),
+        "MDA compiled": lambda ps: MDA(ps, lr=torch.tensor(1e-9)),
+        "madgrad": lambda ps: madgrad.MADGRAD(ps, lr=1e-9),
+        "pytorch_optimizer MADGRAD": lambda ps: pytorch_optimizer.MADGRAD(ps, lr=1e-9),
+        "schedule-free SGD": lambda ps: schedulefree.SGDScheduleFree(ps, lr=1e-9),
+        "schedule-free AdamW": lambda ps: schedulefree.AdamWScheduleFree(ps, lr=1e-9),
     }
 
 
-def measure(shapes: list[tuple[int, ...]], rounds: int) -> list[dict]:
+@contextmanager
+def streaming(shapes: list[tuple[int, ...]]) -> Iterator[Callable[[], None]]:
+    """A loop over as many numbers, in one piece: what memory allows."""
     import torch
 
-    steps, states, first = {}, {}, {}
+    from dualavg import _fused
+
+    n = sum(torch.Size(shape).numel() for shape in shapes)
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "stream.so"
+        source = Path(__file__).with_name("stream.cpp")
+        compiler = os.environ.get("CXX", "c++")
+        subprocess.run([compiler, *_fused._FLAGS, str(source), "-o", str(target)], check=True)  # noqa: S603
+        loop = ctypes.CDLL(str(target)).stream
+        loop.argtypes = (*4 * [ctypes.c_void_p], ctypes.c_int64, ctypes.c_int)
+        buffers = [torch.zeros(n) for _ in range(4)]
+        pointers = [buffer.data_ptr() for buffer in buffers]
+        yield lambda: loop(*pointers, n, torch.get_num_threads())
+
+
+def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None) -> dict:
+    import torch
+
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    count = sum(p.numel() for p in params)
+    steps, rows = {}, {}
     for name, make in contenders().items():
-        params = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
-        for p in params:
-            p.grad = torch.randn_like(p)
         optimizer = make(params)
+        if hasattr(optimizer, "train"):
+            optimizer.train()
         step = torch.compile(optimizer.step) if "compiled" in name else optimizer.step
         start = time.perf_counter()
         step()
-        first[name] = time.perf_counter() - start
+        first = time.perf_counter() - start
+        buffers = [v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v)]
+        size = sum(v.numel() * v.element_size() for v in buffers if v.numel() > 1)
+        rows[name] = {"first_step_s": first, "state_bytes": size / count}
+        if name.startswith("MDA"):
+            rows[name]["extra_memory"] = extra_memory(step) / (4 * count)
         steps[name] = step
-        buffers = [v for state in optimizer.state.values() for v in state.values() if v.numel() > 1]
-        states[name] = sum(v.numel() * v.element_size() for v in buffers) / sum(p.numel() for p in params)
+    with streaming(shapes) as loop:
+        steps[STREAM] = loop
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        begun = time.perf_counter()
+        while len(times[STREAM]) < (rounds or 5) or (
+            rounds is None and time.perf_counter() - begun < seconds
+        ):
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                times[name].append(time.perf_counter() - start)
+    skipped = 1 + len(times[STREAM]) // 10  # caches and clocks settle
+    times = {name: values[skipped:] for name, values in times.items()}
+    rows[STREAM] = {}
+    for name, row in rows.items():
+        row["median_ms"] = 1e3 * statistics.median(times[name])
+        row["to_adamw_fused"] = ratio(times, name, REFERENCE)
+        row["of_stream"] = ratio(times, STREAM, name)
+    pairs = {f"{a} / {b}": ratio(times, a, b) for a, b in TARGETS}
+    return {
+        "parameters": count,
+        "tensors": len(shapes),
+        "n": len(times[STREAM]),
+        "rows": rows,
+        "pairs": pairs,
+    }
 
-    times = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
-    return [
-        {
-            "optimizer": name,
-            "median_ms": 1e3 * statistics.median(times[name]),
-            "ratio_to_adamw": statistics.median(
-                t / reference for t, reference in zip(times[name], times["AdamW"], strict=True)
-            ),
-            "state_bytes_per_parameter": states[name],
-            "first_step_s": first[name],
-            "n": rounds,
-        }
-        for name in steps
-    ]
+
+def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
+    return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
+
+
+def extra_memory(step: Callable) -> int:
+    """Peak of what a step allocates and gives back, in bytes."""
+    import torch
+
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
+def judge(results: dict) -> list[tuple[str, str, float, str, bool]]:
+    """Every target: network, what, measured, target, met."""
+    judged = []
+    for network, result in results.items():
+        small = network == "small MLP"
+        for (a, b), targets in TARGETS.items():
+            value, target = result["pairs"][f"{a} / {b}"], targets[small]
+            judged.append((network, f"{a} / {b}", value, f"<= {target}", value <= target))
+        fused = result["rows"]["MDA fused"]
+        if not small:
+            part, extra = fused["of_stream"], fused["extra_memory"]
+            judged.append(
+                (network, "fraction of the streaming limit", part, f">= {STREAMING}", part >= STREAMING)
+            )
+            judged.append(
+                (network, "extra memory of a step", extra, f"< {EXTRA_MEMORY}", extra < EXTRA_MEMORY)
+            )
+    return judged
+
+
+def draw(results: dict, path: Path) -> None:
+    """Bars: time as a ratio to fused AdamW's."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = [name for name in next(iter(results.values()))["rows"] if name != STREAM]
+    figure, axes = plt.subplots(
+        1, len(results), figsize=(3.2 * len(results) + 1.6, 4.6), sharey=True, squeeze=False
+    )
+    for column, (network, result) in zip(axes[0], results.items(), strict=True):
+        values = [result["rows"][name]["to_adamw_fused"] for name in names]
+        colors = ["#0072b2" if name.startswith("MDA") else "#9aa3ad" for name in names]
+        column.barh(names, [min(value, 5) for value in values], color=colors)
+        for y, value in enumerate(values):
+            column.text(min(value, 5) + 0.06, y, f"{value:.2f}", va="center", fontsize=8)
+        column.axvline(1, color="#1b1f24", linewidth=0.8)
+        column.set_xlim(0, 6)
+        column.set_title(f"{network}\n{result['parameters'] / 1e6:.3g}M, n = {result['n']}", fontsize=9)
+        column.spines[["top", "right"]].set_visible(False)
+    axes[0][0].invert_yaxis()
+    figure.supxlabel("time of a step / AdamW fused's (bars end at 5)", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+def show(network: str, result: dict) -> None:
+    print(f"\n{network}: {result['parameters']:,} parameters, {result['tensors']} tensors, n = {result['n']}")
+    print(
+        f"{'':28}{'median':>12}{'/ AdamW fused':>15}{'of stream':>11}{'state B/param':>15}{'first step':>12}"
+    )
+    for name, row in result["rows"].items():
+        state = f"{row['state_bytes']:.1f}" if "state_bytes" in row else ""
+        first = f"{row['first_step_s']:.2f} s" if "first_step_s" in row else ""
+        print(
+            f"{name:28}{row['median_ms']:>9.3f} ms{row['to_adamw_fused']:>15.2f}{row['of_stream']:>11.2f}"
+            f"{state:>15}{first:>12}"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="steps of each optimizer (default: 30)")
+    parser.add_argument(
+        "--networks", default=",".join(NETWORKS), help="names with commas between; all five if not said"
+    )
+    parser.add_argument("--seconds", type=float, default=14, help="of a network's rounds (default: 14)")
+    parser.add_argument("--rounds", type=int, help="so many instead")
     parser.add_argument("--out", type=Path, default=Path("out/step_time.json"), help="where the figures go")
     arguments = parser.parse_args()
 
     import torch
 
-    results = {"torch": torch.__version__, "threads": torch.get_num_threads(), "networks": {}}
-    for network, shapes in NETWORKS.items():
-        rows = results["networks"][network] = measure(shapes, arguments.rounds)
-        print(f"\n{network}, n = {arguments.rounds} rounds, {torch.get_num_threads()} threads")
-        print(f"{'optimizer':16}{'median':>12}{'/ AdamW':>10}{'state B/param':>16}{'first step':>12}")
-        for row in rows:
-            print(
-                f"{row['optimizer']:16}{row['median_ms']:>9.3f} ms{row['ratio_to_adamw']:>10.2f}"
-                f"{row['state_bytes_per_parameter']:>16.1f}{row['first_step_s']:>10.2f} s"
-            )
+    torch._dynamo.config.cache_size_limit = 1000
+    results = {}
+    for network in (name.strip() for name in arguments.networks.split(",")):
+        if network not in NETWORKS:
+            parser.error(f"there is no network called {network!r}: give some of {', '.join(NETWORKS)}")
+        results[network] = measure(shapes_of(network), arguments.seconds, arguments.rounds)
+        torch._dynamo.reset()
+        gc.collect()
+        show(network, results[network])
+    print(f"\n{'target':20}{'':42}{'measured':>10}{'':>10}")
+    for network, what, value, target, met in judge(results):
+        print(f"{network:20}{what:42}{value:>10.3f}{target:>10}  {'met' if met else 'MISSED'}")
+    facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "load": os.getloadavg()}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"\nsaved: {arguments.out}")
+    arguments.out.write_text(json.dumps({**facts, "networks": results}, indent=1) + "\n")
+    draw(results, arguments.out.with_suffix(".png"))
+    print(f"\nsaved: {arguments.out}, {arguments.out.with_suffix('.png')}")
 
 
 if __name__ == "__main__":

@@ -375,6 +375,16 @@ def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
         assert inside.x0 < xs[0] < inside.x1
 
 
+def test_a_step_size_at_which_everything_diverged_is_on_the_axis(summary, monkeypatch):
+    wild = copy.deepcopy(summary)
+    for point in wild["sensitivity"]["sgd"]:
+        if point["lr"] == 0.1:
+            point |= {"lr": 50.0, "diverged": 2}
+    low, high = sensitivity_axes(wild, monkeypatch).get_xlim()
+    assert low < 1e-4
+    assert high > 50
+
+
 def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
     before = sensitivity_axes(summary, monkeypatch)
     spoilt = copy.deepcopy(summary)
