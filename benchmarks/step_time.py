@@ -31,6 +31,7 @@ TARGETS = {
     ("MDA", "SGD+M"): (1.2, 1.2),
 }
 STREAMING, EXTRA_MEMORY = 0.85, 0.01
+MOST_COMPILED = 20  # tensors: to compile a step over hundreds takes minutes
 
 
 def shapes_of(network: str) -> list[tuple[int, ...]]:
@@ -107,7 +108,7 @@ def streaming(shapes: list[tuple[int, ...]]) -> Iterator[Callable[[], None]]:
         yield lambda: loop(*pointers, n, torch.get_num_threads())
 
 
-def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None) -> dict:
+def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *, compiled: bool) -> dict:
     import torch
 
     torch.manual_seed(0)
@@ -117,6 +118,8 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None) -
     count = sum(p.numel() for p in params)
     steps, rows = {}, {}
     for name, make in contenders().items():
+        if "compiled" in name and len(params) > MOST_COMPILED and not compiled:
+            continue
         optimizer = make(params)
         if hasattr(optimizer, "train"):
             optimizer.train()
@@ -124,10 +127,11 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None) -
         start = time.perf_counter()
         step()
         first = time.perf_counter() - start
-        buffers = [v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v)]
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        buffers = [v for state in states for v in state.values() if torch.is_tensor(v)]
         size = sum(v.numel() * v.element_size() for v in buffers if v.numel() > 1)
         rows[name] = {"first_step_s": first, "state_bytes": size / count}
-        if name.startswith("MDA"):
+        if name.startswith("MDA") and "compiled" not in name:
             rows[name]["extra_memory"] = extra_memory(step) / (4 * count)
         steps[name] = step
     with streaming(shapes) as loop:
@@ -163,17 +167,24 @@ def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
 
 
 def extra_memory(step: Callable) -> int:
-    """Peak of what a step allocates and gives back, in bytes."""
-    import torch
+    """Bytes of all tensors that a step makes, which bounds the peak of what it holds besides its state."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
-    with torch.profiler.profile(profile_memory=True) as profile:
+    class Made(TorchDispatchMode):
+        total = 0
+
+        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            given = {leaf.data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+            fresh = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+            self.total += sum(leaf.nbytes for leaf in fresh if leaf.data_ptr() not in given)
+            return made
+
+    with Made() as made:
         step()
-    held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+    return made.total
 
 
 def judge(results: dict) -> list[tuple[str, str, float, str, bool]]:
@@ -203,16 +214,18 @@ def draw(results: dict, path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = [name for name in next(iter(results.values()))["rows"] if name != STREAM]
+    names = [name for name in contenders() if any(name in result["rows"] for result in results.values())]
     figure, axes = plt.subplots(
         1, len(results), figsize=(3.2 * len(results) + 1.6, 4.6), sharey=True, squeeze=False
     )
     for column, (network, result) in zip(axes[0], results.items(), strict=True):
-        values = [result["rows"][name]["to_adamw_fused"] for name in names]
+        values = [result["rows"].get(name, {}).get("to_adamw_fused", 0.0) for name in names]
         colors = ["#0072b2" if name.startswith("MDA") else "#9aa3ad" for name in names]
         column.barh(names, [min(value, 5) for value in values], color=colors)
         for y, value in enumerate(values):
-            column.text(min(value, 5) + 0.06, y, f"{value:.2f}", va="center", fontsize=8)
+            column.text(
+                min(value, 5) + 0.06, y, f"{value:.2f}" if value else "not run", va="center", fontsize=8
+            )
         column.axvline(1, color="#1b1f24", linewidth=0.8)
         column.set_xlim(0, 6)
         column.set_title(f"{network}\n{result['parameters'] / 1e6:.3g}M, n = {result['n']}", fontsize=9)
@@ -243,6 +256,9 @@ def main() -> None:
         "--networks", default=",".join(NETWORKS), help="names with commas between; all five if not said"
     )
     parser.add_argument("--seconds", type=float, default=14, help="of a network's rounds (default: 14)")
+    parser.add_argument(
+        "--compiled", action="store_true", help="torch.compile(step) on large networks too: minutes"
+    )
     parser.add_argument("--rounds", type=int, help="so many instead")
     parser.add_argument("--out", type=Path, default=Path("out/step_time.json"), help="where the figures go")
     arguments = parser.parse_args()
@@ -254,7 +270,9 @@ def main() -> None:
     for network in (name.strip() for name in arguments.networks.split(",")):
         if network not in NETWORKS:
             parser.error(f"there is no network called {network!r}: give some of {', '.join(NETWORKS)}")
-        results[network] = measure(shapes_of(network), arguments.seconds, arguments.rounds)
+        results[network] = measure(
+            shapes_of(network), arguments.seconds, arguments.rounds, compiled=arguments.compiled
+        )
         torch._dynamo.reset()
         gc.collect()
         show(network, results[network])
