@@ -15,7 +15,6 @@ import gc
 import json
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -100,7 +99,7 @@ def streaming(shapes: list[tuple[int, ...]]) -> Iterator[Callable[[], None]]:
         target = Path(folder) / "stream.so"
         source = Path(__file__).with_name("stream.cpp")
         compiler = os.environ.get("CXX", "c++")
-        subprocess.run([compiler, *_fused._FLAGS, str(source), "-o", str(target)], check=True)  # noqa: S603
+        _fused.compile_library(compiler, source, target)
         loop = ctypes.CDLL(str(target)).stream
         loop.argtypes = (*4 * [ctypes.c_void_p], ctypes.c_int64, ctypes.c_int)
         buffers = [torch.zeros(n) for _ in range(4)]

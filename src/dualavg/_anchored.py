@@ -98,23 +98,17 @@ class AnchoredOptimizer(Optimizer, ABC):
         self,
         group: Group,
         params: list[Tensor],
-        grads: list[Tensor],
         x0s: list[Tensor],
         sums: list[Tensor],
         steps: list[Tensor],
         betas: list[Tensor],
         averages: list[Tensor],
-    ) -> bool:
-        """Collect what has a gradient, making its state where it is new; True if a gradient is sparse."""
-        has_sparse_grad = False
-        for p in group["params"]:
-            if p.grad is None:
-                continue
+    ) -> None:
+        """Collect the state of parameters, making it where it is new."""
+        for p in params:
             state = self.state[p]
             if not state:
                 state.update(self._new_state(p, group))
-            params.append(p)
-            grads.append(p.grad)
             x0s.append(state["x0"])
             sums.append(state["s"])
             steps.append(state["step"])
@@ -122,8 +116,6 @@ class AnchoredOptimizer(Optimizer, ABC):
                 betas.append(state["beta"])
             if "average" in state:
                 averages.append(state["average"])
-            has_sparse_grad |= p.grad.is_sparse
-        return has_sparse_grad
 
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -137,22 +129,17 @@ class AnchoredOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_before_step()
-
-        for group in self.param_groups:
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
+        for group, params, grads in self._checked_groups():
+            if not params:
+                continue
             x0s: list[Tensor] = []
             sums: list[Tensor] = []
             steps: list[Tensor] = []
             betas: list[Tensor] = []
             averages: list[Tensor] = []
-            has_sparse_grad = self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
-            if not params:
-                continue
+            self._init_group(group, params, x0s, sums, steps, betas, averages)
             lr, c = _lr_and_c(group)
-            torch._foreach_add_(steps, 1)
-            ks = _step_numbers(group, params, steps)
+            ks = _next_step_numbers(group, params, steps)
             self._average(params, averages, ks)
             lambdas, scales = self._weights(group, lr, ks, betas)
             _kernels.update(
@@ -168,7 +155,7 @@ class AnchoredOptimizer(Optimizer, ABC):
                 foreach=group["foreach"],
                 fused=group["fused"],
                 differentiable=group["differentiable"],
-                has_sparse_grad=has_sparse_grad,
+                has_sparse_grad=any(grad.is_sparse for grad in grads),
             )
         return loss
 
@@ -178,33 +165,46 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _check_ready(self) -> None:
         """Raise if this is no time for a step."""
 
-    def _check_before_step(self) -> None:
-        """Raise what can be raised before anything has changed.
+    def _checked_groups(self) -> list[tuple[Group, list[Tensor], list[Tensor]]]:
+        """Return each group with what has a gradient, or raise before anything has changed.
 
-        Not in a compiled step, which would have to wait for its own outcome; and a capturable one does not
-        read a tensor lr.
+        A compiled step checks nothing, because it would have to wait for its own outcome; and a capturable
+        one does not read a tensor lr.
         """
-        if torch.compiler.is_compiling():
-            return
+        found = []
+        tracing = torch.compiler.is_compiling()
         for i, group in enumerate(self.param_groups):
-            check_settings(group, read_tensors=not group["capturable"])
-            if not isinstance(group["lr"], float | Tensor):
-                group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
+            if not tracing:
+                check_settings(group, read_tensors=not group["capturable"])
+                if not isinstance(group["lr"], float | Tensor):
+                    group["lr"] = float(
+                        group["lr"]
+                    )  # a scheduler's numpy number: torch.load would not take it
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
             keys = self._state_keys(group)
             for j, p in enumerate(group["params"]):
-                if p.grad is not None and (wrong := self._what_is_wrong_with(p, keys)):
+                grad = p.grad
+                if grad is None:
+                    continue
+                if not tracing and (wrong := self._what_is_wrong_with(p, grad, keys)):
                     name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
                     raise ValueError(f"Parameter {name} {wrong}")
+                params.append(p)
+                grads.append(grad)
+            found.append((group, params, grads))
+        return found
 
-    def _what_is_wrong_with(self, p: Tensor, keys: set[str]) -> str | None:
-        if p.grad is None or p.grad.shape != p.shape:
-            return f"has shape {tuple(p.shape)}, but its gradient has another one."
+    def _what_is_wrong_with(self, p: Tensor, grad: Tensor, keys: set[str]) -> str | None:
+        shape = p.shape
+        if grad.shape != shape:
+            return f"has shape {tuple(shape)}, but its gradient has another one."
         state = self.state.get(p)
         if state:
             s = state["s"]
-            if s.shape != p.shape or s.device != p.device:
+            if s.shape != shape or s.device != p.device:
                 return (
-                    f"was {tuple(s.shape)} on {s.device} at its last step and is {tuple(p.shape)} on "
+                    f"was {tuple(s.shape)} on {s.device} at its last step and is {tuple(shape)} on "
                     f"{p.device} now: make a new optimizer after such a change, or call reset_anchor()."
                 )
             if state.keys() != keys:
@@ -353,10 +353,16 @@ def _new_peak(lr: Scalar) -> Tensor:
     return torch.zeros(1, dtype=torch.float64)
 
 
-def _step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:
-    """k + 1 for each parameter: floats, or tensors that are precise enough for the parameter."""
+def _next_step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:
+    """Count the step; k + 1 for each parameter: floats, or tensors that are precise enough for it."""
     if not _on_device(group):
-        return [step.item() for step in steps]
+        ks: list[Scalar] = []
+        for step in steps:  # each of them its own k; a multi-tensor add of numbers takes longer
+            k = step.item() + 1
+            step.fill_(k)
+            ks.append(k)
+        return ks
+    torch._foreach_add_(steps, 1)
     return [
         step.double() if p.dtype in (torch.float64, torch.complex128) else step
         for p, step in zip(params, steps, strict=True)
@@ -400,6 +406,8 @@ def _check_path(group: Group) -> None:
 
 
 def _is_between(x: object, low: float, high: float) -> bool:
+    if type(x) is float:
+        return low <= x < high
     try:
         return isinstance(x, Real) and low <= float(x) < high
     except OverflowError:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 _SOURCE = Path(__file__).with_name("_fused.cpp")
-_FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "-ffp-contract=off")
+_FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
 _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that the kernel has for them
     (torch.float32, torch.float32, torch.float32, torch.float32): 0,
     (torch.float32, torch.float32, torch.bfloat16, torch.float32): 1,
@@ -61,23 +61,36 @@ def update(
     kernel = library()
     if kernel is None:
         return list(range(len(params)))
+    c = float(c)
     parts: dict[int, list[Any]] = {}
-    rest, alive = [], []
+    rest, copies = [], []
     for i, (x, g, x0, s) in enumerate(zip(params, grads, x0s, sums, strict=True)):
         kind = _KINDS.get((x.dtype, g.dtype, x0.dtype, s.dtype))
-        if kind is None or not _fills_its_memory(x) or x0.stride() != x.stride() or s.stride() != x.stride():
+        plain = x.is_contiguous() and g.is_contiguous() and x0.is_contiguous() and s.is_contiguous()
+        if kind is None or not (plain or _lie_alike(x, x0, s)):
             rest.append(i)
             continue
-        if g.stride() != x.stride():
+        if not plain and g.stride() != x.stride():
             g = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)  # noqa: PLW2901
-            alive.append(g)
-        lam, pull = float(lambdas[i]), -(float(c) / float(betas[i]))
-        row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), x.numel())
-        parts.setdefault(kind, []).append((*row, lam * weight_decay, -lam if maximize else lam, pull))
+            copies.append(g)
+        lam = float(lambdas[i])
+        how = (lam * weight_decay, -lam if maximize else lam, -(c / float(betas[i])))
+        row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), x.numel(), *how)
+        parts.setdefault(kind, []).append(row)
+    threads = torch.get_num_threads()
     for kind, rows in parts.items():
-        table = (_Part * len(rows))(*rows)
-        kernel(table, len(rows), float(c), torch.get_num_threads(), kind)
+        kernel((_Part * len(rows))(*rows), len(rows), c, threads, kind)
     return rest
+
+
+def _lie_alike(x: Tensor, *others: Tensor) -> bool:
+    """Whether the elements of all lie in one block without gaps, in the same order."""
+    expected, strides = 1, x.stride()
+    for stride, size in sorted(zip(strides, x.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return x.numel() == 0
+        expected *= size
+    return all(other.stride() == strides for other in others)
 
 
 def update_compiled(
@@ -124,16 +137,6 @@ def _say_once(why: str) -> None:
     )
 
 
-def _fills_its_memory(x: Tensor) -> bool:
-    """Whether the elements lie in one block without gaps, in whatever order."""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return x.numel() == 0
-        expected *= size
-    return True
-
-
 @functools.cache
 def library() -> Any:
     """Return the kernel for CPUs, built if it is not there yet; None, and one warning, if it cannot be."""
@@ -164,11 +167,16 @@ def _build() -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            draft = Path(folder) / target.name
-            command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(draft)]
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)  # noqa: S603
-            draft.replace(target)  # whole or not at all, whoever else builds it now
+            compile_library(compiler, _SOURCE, Path(folder) / target.name)
+            (Path(folder) / target.name).replace(target)  # whole or not at all, whoever else builds it now
     return target
+
+
+def compile_library(compiler: str, source: Path, target: Path) -> None:
+    """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
+    compiled = str(target.with_suffix(".o"))
+    for command in ([*_FLAGS, "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
+        subprocess.run([compiler, *command], capture_output=True, text=True, check=True, timeout=300)  # noqa: S603
 
 
 def cache_folder() -> Path:

@@ -50,9 +50,8 @@ def update(
     """
     how: dict[str, Any] = {"weight_decay": weight_decay, "maximize": maximize}
     if fused and not torch.compiler.is_compiling():  # what is being compiled gets fused anyway
-        if all(p.is_cpu for p in params):  # where reading a number costs nothing
-            lambdas, betas = [float(a) for a in lambdas], [float(b) for b in betas]
-            c = float(c)
+        if isinstance(c, Tensor) and all(p.is_cpu for p in params):  # where reading a number costs nothing
+            lambdas, betas, c = [float(a) for a in lambdas], [float(b) for b in betas], float(c)
         rest = _take_fused(params, grads, x0s, sums, lambdas, betas, c=c, **how)
         if not rest:
             return
@@ -76,6 +75,8 @@ def _take_fused(
     **how: Any,
 ) -> list[int]:
     """Advance what can be in one pass over memory, and return the indices of the rest."""
+    if not any(p.is_complex() or not p.is_cpu or g.is_sparse for p, g in zip(params, grads, strict=True)):
+        return _fused.update(params, grads, x0s, sums, lambdas, betas, **how)
     rest = [i for i, grad in enumerate(grads) if grad.is_sparse]
     devices: dict[torch.device, list[int]] = defaultdict(list)
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
@@ -104,8 +105,10 @@ def _single_tensor(
     differentiable: bool,
 ) -> None:
     # Under `differentiable`, what autograd may save is cloned: x and s are changed in place at every step.
-    for param, grad, anchor, total, lam, beta in zip(params, grads, x0s, sums, lambdas, betas, strict=True):
-        x, g, x0, s = as_real(param), as_real(grad), as_real(anchor), as_real(total)
+    for x, g, x0, s, lam, beta in zip(params, grads, x0s, sums, lambdas, betas, strict=True):
+        total = s
+        if x.is_complex():
+            x, g, x0, s = as_real(x), as_real(g), as_real(x0), as_real(s)  # noqa: PLW2901
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), each term straight into the sum
         if weight_decay != 0:
@@ -113,10 +116,10 @@ def _single_tensor(
         _add_scaled_(total if g.is_sparse else s, g, -lam if maximize else lam)
 
         # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k, in the wider dtype of x and s, rounded once
-        dtype = torch.promote_types(x.dtype, s.dtype)
+        dtype = s.dtype if x.dtype == s.dtype else torch.promote_types(x.dtype, s.dtype)
         in_place = x.dtype == dtype and not differentiable
         y = x if in_place else x.to(dtype, copy=True)
-        y.lerp_(x0.to(dtype), like(c, y))
+        y.lerp_(x0 if x0.dtype == dtype else x0.to(dtype), like(c, y))
         _add_scaled_(y, s.clone() if differentiable else s, -(c / beta))
         if not in_place:
             x.copy_(y)

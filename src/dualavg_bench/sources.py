@@ -10,6 +10,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -32,31 +33,38 @@ class Code:
 
 def trace(path: Path, modules: Iterable[str] = ()) -> Code:
     """Follow a recipe's file, and `modules` that it names without importing them."""
-    texts, packages = {"": path.read_bytes()}, dict[str, str]()
-    waiting = [*ALWAYS, *modules, *_imported(texts[""], "")]
+    own, imported = _read(path.read_bytes(), "")
+    digests, packages = {"": own}, dict[str, str]()
+    waiting = {*ALWAYS, *modules, *imported}
+    seen = {""}
     while waiting:
         name = waiting.pop()
-        if name in texts:
-            continue
+        seen.add(name)
         spec, installed = _find(name)
         packages |= installed
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
             continue
-        texts[name] = Path(spec.origin).read_bytes()
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        waiting += _imported(texts[name], package)
+        digests[name], imported = _read(Path(spec.origin).read_bytes(), package)
+        waiting |= imported - seen
     whole = hashlib.sha256(f"Python {sys.version_info.major}.{sys.version_info.minor}\n".encode())
-    for name in sorted(texts):
-        whole.update(f"{name}\0{hashlib.sha256(texts[name]).hexdigest()}\n".encode())
+    for name in sorted(digests):
+        whole.update(f"{name}\0{digests[name]}\n".encode())
     return Code(whole.hexdigest(), dict(sorted(packages.items())))
 
 
-def _imported(text: bytes, package: str) -> Iterator[str]:
-    """Names that may be modules: of `from a import b`, both a and a.b."""
+@functools.lru_cache(maxsize=1000)  # a worker asks before every run
+def _read(text: bytes, package: str) -> tuple[str, frozenset[str]]:
+    """Return the digest of a file's text, and the names that it imports and that may be modules."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return  # whoever executes it will say so
+        tree = ast.parse("")  # whoever executes it will say so
+    return hashlib.sha256(text).hexdigest(), frozenset(_imported(tree, package))
+
+
+def _imported(tree: ast.AST, package: str) -> Iterator[str]:
+    """Of `from a import b`, both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -75,7 +83,7 @@ def _find(name: str) -> tuple[ModuleSpec | None, dict[str, str]]:
         if root is None or top in sys.stdlib_module_names:
             return None, {}
         if top not in OURS and _is_installed(root):
-            return None, {found: version(found) for found in _distributions().get(top, [])[:1]}
+            return None, {found: _version(found) for found in _distributions().get(top, [])[:1]}
         return importlib.util.find_spec(name), {}
     except (ImportError, AttributeError, ValueError):  # no module but a function, say
         return None, {}
@@ -86,8 +94,15 @@ def _distributions() -> dict[str, list[str]]:
     return {module: sorted(set(names)) for module, names in packages_distributions().items()}
 
 
+_version = functools.cache(version)  # those of a process do not change under it
+
+
+@functools.cache
+def _installed_in() -> set[str]:
+    return {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+
+
 def _is_installed(spec: ModuleSpec) -> bool:
     if spec.origin in (None, "built-in", "frozen"):
         return spec.submodule_search_locations is None
-    roots = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(Path(str(spec.origin)).is_relative_to(root) for root in roots)
+    return any(str(spec.origin).startswith(f"{root}{os.sep}") for root in _installed_in())
