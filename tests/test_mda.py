@@ -27,9 +27,12 @@ def test_the_signature_is_the_documented_one() -> None:
         "foreach": None,
         "capturable": False,
         "differentiable": False,
+        "fused": None,
+        "anchor_dtype": None,
     }
     keyword_only = [n for n, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY]
-    assert keyword_only == ["couple_momentum", "maximize", "foreach", "capturable", "differentiable"]
+    paths = ["foreach", "capturable", "differentiable", "fused", "anchor_dtype"]
+    assert keyword_only == ["couple_momentum", "maximize", *paths]
 
 
 def test_momentum_has_the_meaning_it_has_in_sgd() -> None:
