@@ -22,7 +22,7 @@ from test_runner import NUMBERS, Lines, evaluate, make_recipe, make_spec, networ
 from tiny_study import write_recipe
 
 from dualavg_bench import runner, store
-from dualavg_bench.recipe import Recipe, Splits
+from dualavg_bench.recipe import Recipe, RecipeError, Splits
 from dualavg_bench.store import RunFolder
 
 
@@ -61,6 +61,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "dropout and jitter": partial(make_recipe, accumulate=2, model=network),
     "diverging": lambda: make_recipe(Splits(OneBad(100, 0), Lines(40, 1), Lines(40, 2)), accumulate=2),
 }
+
+
+DATA = make_spec(make_recipe()).data
 
 
 def train(name: str, root: Path, **more: Any) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def finished(root: Path) -> dict[str, Any]:
     """A run that is there already: rank 0 is slow to find out, and nobody may begin before."""
     first = train("one part", root)
     recipe = make_recipe(data=lambda _: pytest.fail("the data was read"), model=quiet_network)
-    spec = make_spec(recipe, "mda", lr=0.5)
+    spec = make_spec(recipe, "mda", lr=0.5, data=DATA)
     again = runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
     return {"first": first, "again": again}
 
@@ -125,7 +128,7 @@ def order(root: Path) -> dict[str, Any]:
         return Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
 
     recipe = make_recipe(data=data)
-    spec = make_spec(recipe)
+    spec = make_spec(recipe, data=DATA)
     RunFolder.result = slow_find  # type: ignore[method-assign]
     try:
         runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
@@ -144,7 +147,7 @@ def rank_0_evaluates(root: Path) -> dict[str, Any]:
 
 def refusal(root: Path, recipe: Recipe, *, spoil: bool = False) -> dict[str, Any]:
     """What each rank is told."""
-    spec = make_spec(recipe)
+    spec = make_spec(recipe, data=DATA)
     folder = RunFolder.of(root, recipe.name, spec.hash)
     if spoil and dist.get_rank() == 0:
         folder.path.mkdir(parents=True)
@@ -152,7 +155,7 @@ def refusal(root: Path, recipe: Recipe, *, spoil: bool = False) -> dict[str, Any
     dist.barrier()
     try:
         return runner.run(spec, recipe, folder, root)
-    except (ValueError, store.StoreError) as error:
+    except (RecipeError, store.StoreError) as error:
         return {"refused": str(error)}
 
 

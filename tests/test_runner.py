@@ -70,10 +70,11 @@ def make_recipe(splits: Splits | None = None, **changes: Any) -> Recipe:
 
 def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int = 0, **more: Any) -> RunSpec:
     values = {"test": True, "point": Point(lr, 0.0, "linear"), "optimizer_settings": {}, **more}
+    if "data" not in values:
+        values["data"] = fingerprint(recipe.data(Path()), test=values["test"])
     return RunSpec(
         recipe="lines",
         source="",
-        data=fingerprint(recipe.data(Path()), test=values["test"]),
         settings=recipe.settings(),
         optimizer=optimizer,
         seed=seed,

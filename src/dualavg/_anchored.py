@@ -98,17 +98,26 @@ class AnchoredOptimizer(Optimizer, ABC):
         self,
         group: Group,
         params: list[Tensor],
+        grads: list[Tensor],
         x0s: list[Tensor],
         sums: list[Tensor],
         steps: list[Tensor],
         betas: list[Tensor],
         averages: list[Tensor],
     ) -> None:
-        """Collect the state of parameters, making it where it is new."""
-        for p in params:
+        """Collect what has a gradient, making its state where it is new.
+
+        Dynamo knows this name: it runs it as it is while it traces a step, and wants the lists empty.
+        """
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
             state = self.state[p]
             if not state:
                 state.update(self._new_state(p, group))
+            params.append(p)
+            grads.append(grad)
             x0s.append(state["x0"])
             sums.append(state["s"])
             steps.append(state["step"])
@@ -129,15 +138,20 @@ class AnchoredOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group, params, grads in self._checked_groups():
-            if not params:
-                continue
+        if not torch.compiler.is_compiling():
+            self._check_before_step()
+
+        for group in self.param_groups:
+            params: list[Tensor] = []
+            grads: list[Tensor] = []
             x0s: list[Tensor] = []
             sums: list[Tensor] = []
             steps: list[Tensor] = []
             betas: list[Tensor] = []
             averages: list[Tensor] = []
-            self._init_group(group, params, x0s, sums, steps, betas, averages)
+            self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
+            if not params:
+                continue
             lr, c = _lr_and_c(group)
             ks = _next_step_numbers(group, params, steps)
             self._average(params, averages, ks)
@@ -165,35 +179,22 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _check_ready(self) -> None:
         """Raise if this is no time for a step."""
 
-    def _checked_groups(self) -> list[tuple[Group, list[Tensor], list[Tensor]]]:
-        """Return each group with what has a gradient, or raise before anything has changed.
+    def _check_before_step(self) -> None:
+        """Raise what can be raised before anything has changed.
 
-        A compiled step checks nothing, because it would have to wait for its own outcome; and a capturable
-        one does not read a tensor lr.
+        Not in a compiled step, which would have to wait for its own outcome; and a capturable one does not
+        read a tensor lr.
         """
-        found = []
-        tracing = torch.compiler.is_compiling()
         for i, group in enumerate(self.param_groups):
-            if not tracing:
-                check_settings(group, read_tensors=not group["capturable"])
-                if not isinstance(group["lr"], float | Tensor):
-                    group["lr"] = float(
-                        group["lr"]
-                    )  # a scheduler's numpy number: torch.load would not take it
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
+            check_settings(group, read_tensors=not group["capturable"])
+            if not isinstance(group["lr"], float | Tensor):
+                group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
             keys = self._state_keys(group)
             for j, p in enumerate(group["params"]):
                 grad = p.grad
-                if grad is None:
-                    continue
-                if not tracing and (wrong := self._what_is_wrong_with(p, grad, keys)):
+                if grad is not None and (wrong := self._what_is_wrong_with(p, grad, keys)):
                     name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
                     raise ValueError(f"Parameter {name} {wrong}")
-                params.append(p)
-                grads.append(grad)
-            found.append((group, params, grads))
-        return found
 
     def _what_is_wrong_with(self, p: Tensor, grad: Tensor, keys: set[str]) -> str | None:
         shape = p.shape

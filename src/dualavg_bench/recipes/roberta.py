@@ -108,7 +108,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
             eval_batch_size=100,
             grids={
                 "mda": Grid((0.5, 1.5, 5.0, 15.0, 50.0), (0.0,), schedules),
-                "sgd": Grid((0.05, 0.15, 0.5, 1.5, 5.0), (0.0,), schedules),
+                "sgd": Grid((0.015, 0.05, 0.15, 0.5, 1.5), (0.0,), schedules),
                 "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules),
             },
             about="Docstrings of Python's library and of scikit-learn; a tiny RoBERTa.",
@@ -124,7 +124,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
             eval_batch_size=50,
             grids={
                 "mda": Grid((0.5, 1.5, 5.0, 15.0, 50.0), (0.0,), schedules),
-                "sgd": Grid((0.05, 0.15, 0.5, 1.5, 5.0), (0.0,), schedules),
+                "sgd": Grid((0.015, 0.05, 0.15, 0.5, 1.5), (0.0,), schedules),
                 "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0,), schedules),
             },
             about="Some of Wikipedia and some old novels; a small RoBERTa.",
