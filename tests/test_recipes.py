@@ -4,15 +4,19 @@ import importlib
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from dualavg_bench import optimizers
+from dualavg_bench import optimizers, runner
+from dualavg_bench.fingerprint import fingerprint
 from dualavg_bench.models.preact_resnet import preact_resnet152
-from dualavg_bench.recipe import Point
+from dualavg_bench.recipe import Point, RunSpec, Splits
 from dualavg_bench.recipes import builtin
+from dualavg_bench.store import RunFolder
 
 NAMES = sorted(builtin())
 SCALES = ("quick", "mini", "paper")
@@ -90,6 +94,70 @@ def test_training_is_deterministic(name, folder):
     first, second = (trained(recipe, recipe.data(folder), steps=5) for _ in range(2))
     assert first == second
     assert first != trained(recipe, recipe.data(folder), steps=5, seed=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_cut_off_goes_on_bit_for_bit(name, folder, tmp_path):
+    recipe = replace(
+        recipe_of(name), steps=20, evaluations=1, data=partial(with_few_examples, recipe_of(name).data)
+    )
+    spec = RunSpec(
+        recipe=name,
+        source="",
+        data=fingerprint(recipe.data(folder), test=False),
+        settings=recipe.settings(),
+        optimizer="mda",
+        point=Point(0.3, 0.0, recipe.grids["mda"].schedule[0]),
+        optimizer_settings={},
+        seed=0,
+        test=False,
+        versions={},
+    )
+    whole, parts = (RunFolder.of(tmp_path / where, name, spec.hash) for where in ("whole", "parts"))
+    with pytest.raises(runner.Interrupted):
+        runner.run(spec, recipe, parts, folder, should_stop=lambda: True)
+    assert (parts.path / "checkpoint.pt").exists()
+    first, second = (runner.run(spec, recipe, run, folder) for run in (whole, parts))
+    for part in ("train", "valid", "status"):
+        assert first[part] == second[part]
+
+
+def with_few_examples(data, folder):
+    """Evaluation on the first examples, which is what takes long."""
+    splits = data(folder)
+    return Splits(splits.train, First(splits.valid), First(splits.test))
+
+
+class First:
+    """The first twelve examples of a split."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return min(12, len(self.source))
+
+    def batch(self, indices, rng):
+        return self.source.batch(indices, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar10", "wikitext103"])
+def test_the_paper_s_network_takes_two_steps_at_its_true_shape(name):
+    recipe = recipe_of(name, "paper")
+    torch.manual_seed(0)
+    model = recipe.model()
+    words = torch.randint(1000, (1, 513))
+    batch = words if name == "wikitext103" else (torch.randn(2, 3, 32, 32), torch.tensor([3, 5]))
+    optimizer = optimizers.make("mda", model.parameters(), Point(0.01), {})
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = recipe.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
