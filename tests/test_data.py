@@ -15,6 +15,7 @@ import torch
 
 from dualavg_bench.data import cifar, wikitext
 from dualavg_bench.data.embedded import digits, docstrings, once
+from dualavg_bench.store import StoreError
 
 BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
 REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
@@ -326,9 +327,15 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path):
         (draft / "file").write_text("half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError, match="cannot be written \\(No space left on device\\): make room"):
         once(tmp_path / "data", full_disk)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to_gets_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        once(tmp_path / "file" / "data", lambda _: None)
 
 
 # The real thing

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
+from dualavg_bench.store import StoreError
+
 SOURCE = "remove the folder it is in, and it is written again"
 
 
@@ -13,13 +15,15 @@ def once(target: Path, write: Callable[[Path], None]) -> Path:
     if target.is_dir():
         return target
     draft = target.with_name(f".{target.name}-{uuid4().hex}")
-    draft.mkdir(parents=True)
     try:
+        draft.mkdir(parents=True)
         write(draft)
         draft.rename(target)  # atomic, and refused where another process was faster
-    except OSError:
+    except OSError as error:
         if not target.is_dir():
-            raise
+            raise StoreError(
+                f"{target} cannot be written ({error.strerror or error}): make room, or name another folder."
+            ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
