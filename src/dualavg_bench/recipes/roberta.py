@@ -75,9 +75,8 @@ def samples(model: nn.Module, test: Source) -> list[Picture | Passage]:
         tokens, places, truth = test.batch(torch.tensor([i]), None)
         places, order = places.sort()
         made = model(tokens.to(device), places.to(device)).argmax(dim=1).cpu()
-        words = (
-            " | ".join(test.text(token[None]).strip() for token in each) for each in (truth[order], made)
-        )
+        pair = (truth[order], made)
+        words = (" | ".join(test.text(t[None]).strip() or "_" for t in each) for each in pair)  # _ is a space
         shown.append(Passage(test.with_gaps(i, places), *words))
     return shown
 
