@@ -7,7 +7,7 @@
 DIR holds `books-wiki` with `{train,valid,test}.txt`, one paragraph a line: BookCorpus and Wikipedia.
 
 Validation perplexity of the paper: Adam 4.95, MDA 5.3 (one seed); SGD fails.
-Ours, on validation, one seed: quick, MDA 146, Adam 147, SGD+M 150; mini, Adam at lr 0.003 467, MDA at 0.5 496.
+Ours, on validation, one seed: quick, MDA 146, Adam 147, SGD+M 150; mini, Adam (lr 0.003) 467, MDA (0.5) 496.
 
 Readings: examples are packed from whole lines, and only a line longer than an example is cut. Adam's decay of
 0.01 is SGD's too. The learning rate reaches zero with the last update. The appendix has both 16 sentences of
