@@ -1,7 +1,7 @@
 """The table of optimizers that the conformance tests run through every property."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,14 @@ class Case:
 
 
 def _cases() -> Iterator[Case]:
+    for case in _paths_of_torch():
+        yield case
+        if "foreach" not in case.settings:  # two ways of doing the same
+            fused = {**case.settings, "fused": True}
+            yield replace(case, name=f"{case.name}-fused", settings=fused)
+
+
+def _paths_of_torch() -> Iterator[Case]:
     yield Case("mda")
     yield Case("mda-plain", settings={"momentum": 0.0})
     yield Case("mda-decay", settings={"weight_decay": 0.01})
@@ -46,14 +54,11 @@ def _cases() -> Iterator[Case]:
     yield Case("mda-capturable", settings={"capturable": True, "weight_decay": 0.01})
     yield Case("mda-capturable-tensor-lr", settings={"capturable": True, "tensor_lr": True})
     yield Case("mda-capturable-foreach", settings={"capturable": True, "foreach": True, "tensor_lr": True})
-    yield Case("mda-fused", settings={"fused": True})
-    yield Case("mda-fused-decay", settings={"fused": True, "weight_decay": 0.01, "maximize": True})
-    yield Case("mda-fused-tensor-lr", settings={"fused": True, "tensor_lr": True, "momentum": 0.0})
-    yield Case("mda-fused-capturable", settings={"fused": True, "capturable": True, "tensor_lr": True})
     yield Case("da", DualAveraging, {}, "constant")
-    yield Case("da-momentum", DualAveraging, {"momentum": 0.9, "foreach": True}, "constant")
+    yield Case("da-momentum", DualAveraging, {"momentum": 0.9}, "constant")
+    yield Case("da-momentum-foreach", DualAveraging, {"momentum": 0.9, "foreach": True}, "constant")
+    yield Case("da-last-iterate", DualAveraging, {"average": False, "momentum": 0.9}, "constant")
     yield Case("da-momentum-sqrt", DualAveraging, {"momentum": 0.9, "weighting": "sqrt"})
-    yield Case("da-fused", DualAveraging, {"momentum": 0.9, "fused": True}, "constant")
     yield Case("da-nesterov", DualAveraging, {"scaling": "nesterov"}, "constant", "nesterov")
     yield Case(
         "da-nesterov-capturable",

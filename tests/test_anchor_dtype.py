@@ -16,8 +16,8 @@ def rounded(params: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 
 
 @pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_it_is_mda_from_the_rounded_start_bit_for_bit(how: dict[str, bool], dtype: torch.dtype) -> None:
+def test_it_is_mda_from_the_rounded_start_bit_for_bit(how: dict[str, bool]) -> None:
+    dtype = torch.float32
     mine, theirs = parameters((9,), (5, 3), dtype=dtype), rounded(parameters((9,), (5, 3), dtype=dtype))
     gradients = [[torch.randn(p.shape, dtype=dtype) for p in mine] for _ in range(20)]
     for params, more in ((mine, {"anchor_dtype": BF16}), (theirs, {})):
@@ -70,8 +70,8 @@ def test_a_parameter_with_history_is_never_rounded() -> None:
     assert not torch.equal(here, here.to(BF16).float())
 
 
-def test_half_and_complex_parameters_keep_their_own_anchor() -> None:
-    for dtype in (torch.float16, BF16, torch.complex64):
+def test_parameters_of_other_dtypes_keep_their_own_anchor() -> None:
+    for dtype in (torch.float16, BF16, torch.complex64, torch.float64):
         (p,) = parameters((7,), dtype=dtype)
         start = p.detach().clone()
         optimizer = MDA([p], anchor_dtype=BF16)
@@ -97,11 +97,63 @@ def test_resume_is_bitwise_and_keeps_the_two_bytes() -> None:
     assert torch.equal(p, q)
 
 
-def test_reset_anchor_starts_anew_with_a_rounded_start() -> None:
+def test_reset_anchor_leaves_the_weights_and_keeps_them_exactly() -> None:
     (p,) = parameters((40,), dtype=torch.float32)
     optimizer = MDA([p], anchor_dtype=BF16)
     train(optimizer, range(3))
+    here = p.detach().clone()
     optimizer.reset_anchor()
-    assert torch.equal(p, p.to(BF16).float())
-    assert torch.equal(optimizer.state[p]["x0"].float(), p)
-    assert optimizer.state[p]["x0"].dtype == BF16
+    assert torch.equal(p, here)
+    assert torch.equal(optimizer.state[p]["x0"], here)
+    train(optimizer, range(3, 5))
+    assert torch.equal(optimizer.state[p]["x0"], here)
+
+
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_first_step_at_lr_zero_rounds_nothing_and_the_next_one_does(fused: bool | None) -> None:
+    (p,), (q,) = (parameters((40,), dtype=torch.float32) for _ in range(2))
+    start = p.detach().clone()
+    optimizer = MDA([p], lr=0.0, anchor_dtype=BF16, fused=fused)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    optimizer.step()
+    assert torch.equal(p, start)
+    assert optimizer.state[p]["x0"].dtype == torch.float32
+    optimizer.param_groups[0]["lr"] = 0.5
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert torch.equal(optimizer.state[p]["x0"], start.to(BF16))
+    q.data = start.to(BF16).float()
+    plain = MDA([q], lr=0.0, foreach=False)
+    for lr, grad in ((0.0, 0.0), (0.0, 0.0), (0.5, 1.0)):
+        plain.param_groups[0]["lr"] = lr
+        q.grad = torch.full_like(q, grad)
+        plain.step()
+    torch.testing.assert_close(p, q)
+
+
+def test_weights_loaded_after_a_step_at_lr_zero_are_left_alone() -> None:
+    """What torch.distributed.checkpoint does: a step of nothing, then the state, on trained weights."""
+    (p,), (q,) = (parameters((40,), dtype=torch.float32) for _ in range(2))
+    old = MDA([p], anchor_dtype=BF16)
+    train(old, range(5))
+    q.data = p.detach().clone()
+    new = MDA([q], anchor_dtype=BF16)
+    new.param_groups[0]["lr"], q.grad = 0.0, torch.zeros_like(q)
+    new.step()
+    assert torch.equal(p, q)
+    new.load_state_dict(old.state_dict())
+    for optimizer in (old, new):
+        train(optimizer, range(5, 8))
+    assert torch.equal(p, q)
+    assert new.state[q]["x0"].dtype == BF16
+
+
+def test_what_would_overflow_keeps_a_float32_anchor() -> None:
+    p = torch.nn.Parameter(torch.tensor([1.1, 3.4e38]))
+    start = p.detach().clone()
+    optimizer = MDA([p], anchor_dtype=BF16)
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert torch.equal(p, start)
+    assert torch.equal(optimizer.state[p]["x0"], start)

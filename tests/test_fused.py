@@ -1,11 +1,7 @@
 """The fused path: the for-loop's numbers in one pass over memory, whatever the tensors look like."""
 
 import copy
-import ctypes
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +10,10 @@ import torch._dynamo.testing
 from cases import gradient, parameters, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layouts import HOW, layouts, ulps
 from torch import Tensor
 
 from dualavg import MDA, _fused, _kernels
-
-ULP = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float64: 2**-52}
 
 
 @pytest.fixture(autouse=True)
@@ -28,47 +23,14 @@ def kernel() -> None:
         pytest.skip("there is no C++ compiler here")
 
 
-def ulps(a: Tensor, b: Tensor) -> float:
-    """Largest distance in units of the last place of the larger."""
-    if a.numel() == 0:
-        return 0.0
-    size = torch.maximum(a.abs(), b.abs()).double().clamp(min=1e-30)
-    unit = 2.0 ** size.log2().floor() * ULP[a.dtype]
-    return float(((a.double() - b.double()).abs() / unit).max())
-
-
 def pair(make: Any, **more: Any) -> tuple[list[Tensor], MDA, list[Tensor], MDA]:
     """The same parameters twice, one for each path."""
     slow, fast = make(), make()
     return slow, MDA(slow, foreach=False, **more), fast, MDA(fast, fused=True, **more)
 
 
-def layouts() -> dict[str, Any]:
-    """Makers of one tensor each, all of which a parameter may be."""
-    return {
-        "plain": torch.randn,
-        "empty": lambda _: torch.randn(0, 3),
-        "scalar": lambda _: torch.randn(()),
-        "odd": lambda n: torch.randn(n, 3, 1),
-        "unaligned": lambda n: torch.randn(n + 1)[1:],
-        "transposed": lambda n: torch.randn(n, 4).t(),
-        "channels-last": lambda n: torch.randn(2, 3, n, 2).to(memory_format=torch.channels_last),
-        "gaps": lambda n: torch.randn(n, 6)[:, ::2],
-        "expanded-size-one": lambda n: torch.randn(1, n)[:, :n],
-    }
-
-
 @settings(max_examples=60, deadline=None)
-@given(
-    layout=st.sampled_from(sorted(layouts())),
-    n=st.integers(1, 70_000),
-    other_strides=st.booleans(),
-    weight_decay=st.sampled_from([0.0, 0.01]),
-    maximize=st.booleans(),
-    momentum=st.sampled_from([0.0, 0.4, 0.9]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
-    seed=st.integers(0, 99),
-)
+@given(n=st.integers(1, 70_000), **HOW)
 def test_equals_the_for_loop(
     layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, **how: Any
 ) -> None:
@@ -185,49 +147,6 @@ def test_a_moving_lr_compiles_nothing_anew() -> None:
             differentiable=False,
         )
     assert counted.frame_count == 1
-
-
-WITHOUT_COMPILER = """
-import warnings, torch
-from dualavg import MDA
-x = torch.nn.Parameter(torch.ones(3))
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    optimizer = MDA([x], fused=True)
-    for _ in range(3):
-        x.grad = torch.ones(3)
-        optimizer.step()
-print(len(said), said[0].message)
-assert x[0] < 1
-"""
-
-
-@pytest.mark.parametrize("compiler", ["", "false"], ids=["none", "broken"])
-def test_without_a_compiler_it_says_so_once_and_runs(tmp_path: Path, compiler: str) -> None:
-    environment = {"PATH": str(tmp_path), "DUALAVG_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
-    if compiler:
-        environment |= {"CXX": compiler, "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, capture_output=True, text=True, check=True
-    )
-    count, sentence = done.stdout.strip().split(" ", 1)
-    assert count == "1"
-    assert sentence.startswith(
-        "MDA(fused=True) runs its multi-tensor path, because its kernel cannot be built:"
-    )
-    assert "\n" not in sentence
-
-
-def test_it_is_built_once_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUALAVG_CACHE", str(tmp_path))
-    first = _fused._build()
-    stamp = first.stat().st_mtime_ns
-    assert _fused._build() == first
-    assert first.stat().st_mtime_ns == stamp
-    assert [path.name for path in tmp_path.iterdir()] == [first.name]
-    monkeypatch.setattr(_fused, "_FLAGS", (*_fused._FLAGS, "-DOTHER"))
-    assert _fused._build() != first
-    assert isinstance(_fused._load(first), ctypes._CFuncPtr)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ SGD+M loses 20% to 26%, so only the comparison with MDA is asserted.
 """
 
 import functools
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -29,14 +28,7 @@ OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, lr=0.03),
 }
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Networks this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @functools.cache

@@ -1,9 +1,7 @@
 """What every method of the dual averaging family has in common as a `torch.optim.Optimizer`."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -15,21 +13,23 @@ from torch.optim.optimizer import (
 )
 
 from dualavg import _kernels
+from dualavg._checks import (
+    COUNTERS,
+    HALF,
+    Group,
+    check_saved,
+    check_settings,
+    plain,
+    what_is_wrong_with,
+    what_is_wrong_with_new,
+)
+from dualavg._fused import KEPT, Prepared, prepare
 from dualavg._kernels import Scalar
+from dualavg._numbers import lr_and_c, new_peak, next_step_numbers
 
-Group: TypeAlias = dict[str, Any]
 StateDict: TypeAlias = dict[str, Any]
 
-_HALF = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.complex32: torch.complex64,
-}
-
-_DTYPES = {*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128}
 _METHOD = {"weighting", "scaling"}  # settings that tell the methods of the family apart
-_COUNTERS = {"step", "beta"}  # numbers that are read on the host, unless the step is capturable
-_LARGEST = 1e15  # of lr and weight decay: their product with any k stays within float32
 
 
 class AnchoredOptimizer(Optimizer, ABC):
@@ -38,9 +38,11 @@ class AnchoredOptimizer(Optimizer, ABC):
     A method of the family says in `_weights` which lambda_k and beta_k it takes; the rest is here.
     """
 
+    _late: list[Tensor] = []  # noqa: RUF012 - replaced, never changed; parameters yet to be rounded
+
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         check_settings(defaults)
-        super().__init__(params, _plain(defaults))
+        super().__init__(params, plain(defaults))
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
@@ -50,15 +52,15 @@ class AnchoredOptimizer(Optimizer, ABC):
                 group.setdefault(key, value)
             peak = group.get("peak_lr", 0.0)
             if not isinstance(peak, Tensor):
-                group["peak_lr"] = _new_peak(group["lr"]).fill_(peak)
+                group["peak_lr"] = new_peak(group["lr"]).fill_(peak)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its parameters start at their own k = 0 and x0, whenever that is."""
         if not isinstance(param_group, dict):
             raise TypeError(f"A group must be a dict with 'params', got {type(param_group).__name__}.")
         self._check_group({**self.defaults, **param_group})
-        super().add_param_group(_plain(param_group))
-        self.param_groups[-1]["peak_lr"] = _new_peak(self.param_groups[-1]["lr"])
+        super().add_param_group(plain(param_group))
+        self.param_groups[-1]["peak_lr"] = new_peak(self.param_groups[-1]["lr"])
 
     def _check_group(self, group: Group) -> None:
         """Raise one sentence about what is wrong with the settings of a group, if anything is."""
@@ -77,10 +79,9 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         """State of a parameter before its first step."""
         anchor = p
-        if group.get("anchor_dtype") is not None and p.dtype in (torch.float32, torch.float64):
-            # A changed starting point, not a changed method: x0 is exact in two bytes.
-            anchor = p.to(group["anchor_dtype"], memory_format=torch.preserve_format)
-            p.copy_(anchor)
+        if group.get("anchor_dtype") is not None and p.dtype == torch.float32:
+            low = p.to(group["anchor_dtype"], memory_format=torch.preserve_format)
+            anchor = low if torch.equal(low.to(p.dtype), p) else p  # exact, or not in two bytes
         device = p.device if group["capturable"] else torch.device("cpu")
         return {
             "step": torch.zeros((), dtype=torch.float32, device=device),
@@ -88,7 +89,7 @@ class AnchoredOptimizer(Optimizer, ABC):
             "x0": anchor.clone(memory_format=torch.preserve_format) if anchor is p else anchor,
             "s": torch.zeros_like(
                 p,
-                dtype=_HALF.get(p.dtype, p.dtype),
+                dtype=HALF.get(p.dtype, p.dtype),
                 memory_format=torch.preserve_format,
                 requires_grad=False,
             ),
@@ -115,6 +116,8 @@ class AnchoredOptimizer(Optimizer, ABC):
                 continue
             state = self.state[p]
             if not state:
+                if group.get("anchor_dtype") is not None:
+                    self._round(p, group)
                 state.update(self._new_state(p, group))
             params.append(p)
             grads.append(grad)
@@ -138,10 +141,19 @@ class AnchoredOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not torch.compiler.is_compiling():
-            self._check_before_step()
+        # Whatever is wrong is said before anything has changed. Not in a compiled step, which would have to
+        # wait for its own outcome.
+        traced = torch.compiler.is_compiling()
+        looked = [None if traced else self._look_at(i, group) for i, group in enumerate(self.param_groups)]
 
-        for group in self.param_groups:
+        for group, known in zip(self.param_groups, looked, strict=True):
+            if isinstance(known, Prepared):
+                if not known.ks:
+                    continue
+                lr, c = lr_and_c(group)
+                weights = self._weights(group, lr, known.ks, [])
+                known.take(*weights, c=c, weight_decay=group["weight_decay"], maximize=group["maximize"])
+                continue
             params: list[Tensor] = []
             grads: list[Tensor] = []
             x0s: list[Tensor] = []
@@ -149,12 +161,16 @@ class AnchoredOptimizer(Optimizer, ABC):
             steps: list[Tensor] = []
             betas: list[Tensor] = []
             averages: list[Tensor] = []
-            self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
+            if known is None:
+                self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
+            else:
+                params, grads, x0s, sums, steps, betas, averages = known
             if not params:
                 continue
-            lr, c = _lr_and_c(group)
-            ks = _next_step_numbers(group, params, steps)
-            self._average(params, averages, ks)
+            lr, c = lr_and_c(group)
+            ks = next_step_numbers(group, params, steps)
+            if averages:
+                self._average(params, averages, ks)
             lambdas, scales = self._weights(group, lr, ks, betas)
             _kernels.update(
                 params,
@@ -169,7 +185,7 @@ class AnchoredOptimizer(Optimizer, ABC):
                 foreach=group["foreach"],
                 fused=group["fused"],
                 differentiable=group["differentiable"],
-                has_sparse_grad=any(grad.is_sparse for grad in grads),
+                has_sparse_grad=True in [grad.is_sparse for grad in grads],
             )
         return loss
 
@@ -179,44 +195,83 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _check_ready(self) -> None:
         """Raise if this is no time for a step."""
 
-    def _check_before_step(self) -> None:
-        """Raise what can be raised before anything has changed.
+    def _look_at(self, i: int, group: Group) -> Prepared | tuple[list[Tensor], ...] | None:
+        """Raise one sentence about what is wrong; what a step needs, unless some of it is to be made first.
 
-        Not in a compiled step, which would have to wait for its own outcome; and a capturable one does not
-        read a tensor lr.
+        A capturable step does not read a tensor lr.
         """
-        for i, group in enumerate(self.param_groups):
-            check_settings(group, read_tensors=not group["capturable"])
-            if not isinstance(group["lr"], float | Tensor):
-                group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
-            keys = self._state_keys(group)
-            for j, p in enumerate(group["params"]):
-                grad = p.grad
-                if grad is not None and (wrong := self._what_is_wrong_with(p, grad, keys)):
-                    name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
-                    raise ValueError(f"Parameter {name} {wrong}")
+        check_settings(group, read_tensors=not group["capturable"])
+        if not isinstance(group["lr"], float | Tensor):
+            group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
+        keys = self._state_keys(group)
+        if self._late:
+            self._round_late(group)
+        if group["fused"] and not group["capturable"] and keys == KEPT:
+            prepared = prepare(group["params"], self.state)
+            if prepared:
+                return prepared
+        return self._checked(i, group, keys)
 
-    def _what_is_wrong_with(self, p: Tensor, grad: Tensor, keys: set[str]) -> str | None:
-        shape = p.shape
-        if grad.shape != shape:
-            return f"has shape {tuple(shape)}, but its gradient has another one."
-        state = self.state.get(p)
-        if state:
-            s = state["s"]
-            if s.shape != shape or s.device != p.device:
-                return (
-                    f"was {tuple(s.shape)} on {s.device} at its last step and is {tuple(shape)} on "
-                    f"{p.device} now: make a new optimizer after such a change, or call reset_anchor()."
-                )
-            if state.keys() != keys:
-                return (
-                    f"keeps {sorted(state)}, but its group's settings were changed and need {sorted(keys)}."
-                )
-        elif p.layout != torch.strided:
-            return f"has layout {p.layout}, but must be dense; only its gradient may be sparse."
-        elif p.dtype not in _DTYPES:
-            return f"has dtype {p.dtype}, which MDA's arithmetic does not cover."
-        return None
+    @torch.no_grad()
+    def _round(self, p: Tensor, group: Group) -> None:
+        """Give a parameter without history a start that the anchor's dtype can hold.
+
+        A changed starting point, not a changed method. Later if lr = 0, when nothing may move:
+        `torch.distributed.checkpoint` takes such a step on weights just loaded. Never if it would overflow.
+        """
+        if p.dtype != torch.float32:
+            return
+        if not float(group["lr"]) > 0:
+            self._late = [*self._late, p]
+            return
+        low = p.to(group["anchor_dtype"])
+        if torch.equal(low.isfinite(), p.isfinite()):
+            p.copy_(low)
+
+    def _round_late(self, group: Group) -> None:
+        """Round what had its first step at lr = 0, if it has not moved since."""
+        if not float(group["lr"]) > 0:
+            return
+        late, here = ({id(p) for p in params} for params in (self._late, group["params"]))
+        mine = [p for p in group["params"] if id(p) in late]
+        self._late = [p for p in self._late if id(p) not in here]
+        for p in mine:
+            state = self.state.get(p)
+            if state and not state["s"].any() and torch.equal(p.detach(), state["x0"]):
+                self._round(p, group)
+                state["x0"] = self._new_state(p, group)["x0"]
+
+    def _checked(self, i: int, group: Group, keys: set[str]) -> tuple[list[Tensor], ...] | None:
+        """What `_init_group` collects, if all of it has state."""
+        found: tuple[list[Tensor], ...] = ([], [], [], [], [], [], [])
+        params, grads, x0s, sums, steps, betas, averages = found
+        new = False
+        for j, p in enumerate(group["params"]):
+            grad = p.grad
+            if grad is None:
+                continue
+            state, shape = self.state.get(p), p.shape
+            if not state:
+                new = True
+                wrong = what_is_wrong_with_new(p, grad)
+            else:
+                s, x0 = state["s"], state["x0"]
+                good = s.shape == shape == grad.shape == x0.shape and s.device == p.device == x0.device
+                good = good and state.keys() == keys
+                wrong = "" if good else what_is_wrong_with(p, grad, state, keys)
+                params.append(p)
+                grads.append(grad)
+                x0s.append(x0)
+                sums.append(s)
+                steps.append(state["step"])
+                if "beta" in state:
+                    betas.append(state["beta"])
+                if "average" in state:
+                    averages.append(state["average"])
+            if wrong:
+                name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
+                raise ValueError(f"Parameter {name} {wrong}")
+        return None if new else found
 
     @torch.no_grad()
     def reset_anchor(self) -> None:
@@ -289,136 +344,11 @@ class AnchoredOptimizer(Optimizer, ABC):
                         f"but {sorted(keys)} are needed."
                     )
                 for key, value in state.items():
-                    _check_saved(key, value, p, i)
+                    check_saved(key, value, p, i)
                 checked[p] = {
                     key: value.clone().to(
-                        "cpu" if key in _COUNTERS and not settings["capturable"] else p.device
+                        "cpu" if key in COUNTERS and not settings["capturable"] else p.device
                     )
                     for key, value in state.items()
                 }
         return checked
-
-
-def _check_saved(key: str, value: object, p: Tensor, i: object) -> None:
-    """Raise one sentence if a saved tensor cannot be the state of a parameter."""
-    where = f"{key!r} of parameter {i}"
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{where} must be a tensor, got {type(value).__name__}.")  # noqa: TRY004
-    if key in _COUNTERS:
-        if value.numel() != 1 or not 0 <= value.item() < math.inf or (key == "beta" and value.item() < 1):
-            raise ValueError(f"{where} must be a step count, got {value.tolist()}.")
-        return
-    if value.shape != p.shape:
-        raise ValueError(
-            f"{where} was saved for shape {tuple(value.shape)}, but the parameter has shape {tuple(p.shape)}."
-        )
-    if value.layout != torch.strided or value.dtype not in _DTYPES or value.is_complex() != p.is_complex():
-        raise ValueError(
-            f"{where} is {value.dtype}, {value.layout}, which does not fit a {p.dtype} parameter."
-        )
-
-
-def _lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
-    """eta_k, and c_{k+1} = min(1, c peak_lr / eta_k) with peak_lr the largest eta so far."""
-    lr, c, peak = group["lr"], 1 - group["momentum"], group["peak_lr"]
-    if torch.compiler.is_compiling() and not isinstance(lr, Tensor):
-        # Dynamo guards on the outcome of min and max of floats: as a tensor, a moving lr recompiles nothing.
-        lr = torch.zeros((), dtype=torch.float64) + lr
-    if isinstance(lr, Tensor):
-        lr = lr.squeeze()
-        if group["differentiable"]:
-            peak = group["peak_lr"] = torch.maximum(peak, lr)  # c depends on lr through it
-        else:
-            peak.clamp_(min=lr.detach())
-        if _on_device(group) or group["differentiable"]:
-            if group["couple_momentum"]:
-                # lr = 0 gives c = 1 without dividing by zero, in the derivative too.
-                ratio = c * peak.squeeze() / torch.where(lr > 0, lr, 1.0)
-                c = torch.where(lr > 0, ratio.clamp(max=1.0), 1.0)
-            return lr, c
-        lr = lr.item()
-    elif lr > peak.item():
-        peak.fill_(lr)
-    if group["couple_momentum"]:
-        c = min(1.0, c * peak.item() / lr) if lr > 0 else 1.0
-    return lr, c
-
-
-def _new_peak(lr: Scalar) -> Tensor:
-    """peak_lr before the first step: a tensor, so that a compiled step can raise it.
-
-    One element, not 0-dim: torch 2.13 compiles an in-place change of a 0-dim float64 graph input away.
-    """
-    if isinstance(lr, Tensor):
-        return torch.zeros(1, dtype=lr.dtype, device=lr.device)
-    return torch.zeros(1, dtype=torch.float64)
-
-
-def _next_step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:
-    """Count the step; k + 1 for each parameter: floats, or tensors that are precise enough for it."""
-    if not _on_device(group):
-        ks: list[Scalar] = []
-        for step in steps:  # each of them its own k; a multi-tensor add of numbers takes longer
-            k = step.item() + 1
-            step.fill_(k)
-            ks.append(k)
-        return ks
-    torch._foreach_add_(steps, 1)
-    return [
-        step.double() if p.dtype in (torch.float64, torch.complex128) else step
-        for p, step in zip(params, steps, strict=True)
-    ]
-
-
-def _on_device(group: Group) -> bool:
-    """Whether numbers must stay tensors: the step is traced, or may not wait for the device."""
-    return group["capturable"] or torch.compiler.is_compiling()
-
-
-def check_settings(group: Group, *, read_tensors: bool = True) -> None:
-    """Raise one sentence about what is wrong, if anything is. Reading a tensor may wait for a device."""
-    lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1 or not lr.is_floating_point():
-            raise ValueError(
-                f"A tensor lr must be one floating-point number, got {lr.dtype} of shape {tuple(lr.shape)}."
-            )
-        lr = lr.item() if read_tensors else 0.0
-    if not _is_between(lr, 0, _LARGEST):
-        raise ValueError(f"lr must be a number from 0 to {_LARGEST:g}, got {lr!r}.")
-    if not _is_between(momentum, 0, 1):
-        raise ValueError(f"momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got {momentum!r}.")
-    if not _is_between(weight_decay, 0, _LARGEST):
-        raise ValueError(f"weight_decay must be a number from 0 to {_LARGEST:g}, got {weight_decay!r}.")
-    _check_path(group)
-
-
-def _check_path(group: Group) -> None:
-    """Raise if settings exclude each other."""
-    for path in ("foreach", "fused"):
-        if group[path] and group["differentiable"]:
-            raise ValueError(f"{path}=True cannot be differentiated through: leave {path}=None.")
-    if group["foreach"] and group["fused"]:
-        raise ValueError("foreach and fused are two paths: ask for one of them.")
-    if group.get("anchor_dtype") not in (None, torch.bfloat16):
-        raise ValueError(f"anchor_dtype must be None or torch.bfloat16, got {group['anchor_dtype']!r}.")
-    if group.get("anchor_dtype") is not None and group["differentiable"]:
-        raise ValueError("anchor_dtype rounds parameters, which cannot be differentiated through.")
-
-
-def _is_between(x: object, low: float, high: float) -> bool:
-    if type(x) is float:
-        return low <= x < high
-    try:
-        return isinstance(x, Real) and low <= float(x) < high
-    except OverflowError:
-        return False
-
-
-def _plain(settings: Group) -> Group:
-    """Numbers of any kind as Python floats, which any checkpoint can hold."""
-    numbers = {"lr", "momentum", "weight_decay"}
-    return {
-        key: float(value) if key in numbers and isinstance(value, Real) else value
-        for key, value in settings.items()
-    }

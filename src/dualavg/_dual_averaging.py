@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from dualavg._anchored import AnchoredOptimizer, Group
+from dualavg._anchored import AnchoredOptimizer
+from dualavg._checks import Group
 from dualavg._kernels import Scalar, as_real, like
 from dualavg._mda import square_roots
 
@@ -124,7 +125,7 @@ class DualAveraging(AnchoredOptimizer):
         state = super()._new_state(p, group)
         if group["scaling"] == "nesterov":
             # In double where there is one: every beta is made from the one before. One element, not 0-dim:
-            # see _anchored._new_peak.
+            # see _numbers.new_peak.
             device = state["step"].device
             dtype = torch.float32 if device.type == "mps" else torch.float64
             state["beta"] = torch.ones(1, dtype=dtype, device=device)

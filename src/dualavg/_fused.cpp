@@ -33,50 +33,82 @@ inline void put(bf16& to, float v) {  // to the nearest, ties to even; a NaN sta
 inline float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-template <typename X, typename G, typename A, typename S>
-void flat(X* __restrict__ x, const G* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s, int64_t n,
-          S decayed, S lambda, S c, S pull) {
-    const bool near = std::fabs(c) < S(0.5);  // torch's lerp: exact at both ends
+constexpr int64_t BLOCK = 64;   // elements between two looks ahead
+constexpr int64_t AHEAD = 512;  // elements: far enough for memory, and over the edge of a page in time
+
+template <int WRITTEN, typename T>
+inline void look_ahead(const T* from) {  // what will be written is asked for as one's own
+    for (int64_t i = 0; i < BLOCK; i += 64 / sizeof(T)) __builtin_prefetch(from + AHEAD + i, WRITTEN);
+}
+
+template <bool DECAY, bool NEAR, typename X, typename G, typename A, typename S>
+inline void some(X* __restrict__ x, const G* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s,
+                 int64_t n, S decayed, S lambda, S c, S pull) {
     const S rest = S(1) - c;
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
         const S xi = wide(x[i]), a = wide(x0[i]), way = a - xi;
         S si = s[i];
-        if (decayed != S(0)) si = fma_(decayed, xi, si);
+        if (DECAY) si = fma_(decayed, xi, si);
         si = fma_(lambda, S(wide(g[i])), si);
         s[i] = si;
-        const S y = near ? fma_(c, way, xi) : fma_(-rest, way, a);
+        const S y = NEAR ? fma_(c, way, xi) : fma_(-rest, way, a);  // torch's lerp: exact at both ends
         put(x[i], fma_(pull, si, y));
     }
 }
 
+template <bool DECAY, bool NEAR, typename X, typename G, typename A, typename S>
+void flat(X* x, const G* g, const A* x0, S* s, int64_t n, S decayed, S lambda, S c, S pull) {
+    for (; n >= BLOCK; x += BLOCK, g += BLOCK, x0 += BLOCK, s += BLOCK, n -= BLOCK) {
+        if (n >= AHEAD + BLOCK) {
+            look_ahead<1>(x), look_ahead<0>(g), look_ahead<0>(x0), look_ahead<1>(s);
+        }
+        some<DECAY, NEAR>(x, g, x0, s, BLOCK, decayed, lambda, c, pull);
+    }
+    some<DECAY, NEAR>(x, g, x0, s, n, decayed, lambda, c, pull);
+}
+
 struct Part {  // of the list of tensors, as Python hands it over
-    void *x; const void *g; const void *x0; void *s; int64_t n; double decayed, lambda, pull;
+    void *x; const void *g; const void *x0; void *s; float* step; int64_t n; double decayed, lambda, pull;
 };
 
-constexpr int64_t CHUNK = 1 << 15;
+template <typename X, typename G, typename A, typename S>
+void piece(const Part& p, int64_t from, int64_t n, S c) {
+    X* x = static_cast<X*>(p.x) + from;
+    const G* g = static_cast<const G*>(p.g) + from;
+    const A* x0 = static_cast<const A*>(p.x0) + from;
+    S* s = static_cast<S*>(p.s) + from;
+    const S decayed(p.decayed), lambda(p.lambda), pull(p.pull);
+    const bool near = std::fabs(c) < S(0.5);
+    if (near && decayed == S(0)) flat<false, true>(x, g, x0, s, n, decayed, lambda, c, pull);
+    else if (near) flat<true, true>(x, g, x0, s, n, decayed, lambda, c, pull);
+    else if (decayed == S(0)) flat<false, false>(x, g, x0, s, n, decayed, lambda, c, pull);
+    else flat<true, false>(x, g, x0, s, n, decayed, lambda, c, pull);
+}
+
+constexpr int64_t WORTH = 1 << 15;  // elements for which a second thread is woken
 
 template <typename X, typename G, typename A, typename S>
 void run(const Part* parts, int64_t count, double c, int threads) {
-    int64_t chunks = 0, elements = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        chunks += (parts[i].n + CHUNK - 1) / CHUNK;
-        elements += parts[i].n;
-    }
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && elements > CHUNK)
-    for (int64_t k = 0; k < chunks; ++k) {
-        int64_t i = 0, left = k;
-        for (int64_t here; left >= (here = (parts[i].n + CHUNK - 1) / CHUNK); ++i) left -= here;
-        const Part& p = parts[i];
-        const int64_t from = left * CHUNK, n = p.n - from < CHUNK ? p.n - from : CHUNK;
-        flat(static_cast<X*>(p.x) + from, static_cast<const G*>(p.g) + from, static_cast<const A*>(p.x0) + from,
-             static_cast<S*>(p.s) + from, n, S(p.decayed), S(p.lambda), S(c), S(p.pull));
+    int64_t all = 0;
+    for (int64_t i = 0; i < count; ++i) all += parts[i].n;
+    if (all <= WORTH) threads = 1;
+    // Every thread gets as many elements, in whole blocks, wherever the tensors begin and end.
+    const int64_t share = (all / threads / BLOCK + 1) * BLOCK;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+    for (int t = 0; t < threads; ++t) {
+        int64_t begin = t * share, left = share;
+        for (int64_t i = 0; i < count && left > 0; ++i) {
+            const int64_t n = parts[i].n;
+            if (begin >= n) { begin -= n; continue; }
+            const int64_t here = n - begin < left ? n - begin : left;
+            piece<X, G, A, S>(parts[i], begin, here, S(c));
+            left -= here, begin = 0;
+        }
     }
 }
 
-}  // namespace
-
-extern "C" int dualavg_update(const Part* parts, int64_t count, double c, int threads, int kind) {
+int dispatch(const Part* parts, int64_t count, double c, int threads, int kind) {
     switch (kind) {  // parameter, gradient, anchor; s is float, double where all are
         case 0: run<float, float, float, float>(parts, count, c, threads); return 0;
         case 1: run<float, float, bf16, float>(parts, count, c, threads); return 0;
@@ -84,4 +116,98 @@ extern "C" int dualavg_update(const Part* parts, int64_t count, double c, int th
         case 3: run<double, double, double, double>(parts, count, c, threads); return 0;
     }
     return 1;
+}
+
+// What torch's stable C functions say of a tensor. A handle of theirs is the address of a place that holds the
+// address of the tensor's insides, which is what Python's `_cdata` is.
+using Handle = void**;
+struct Looks {
+    int32_t (*data_ptr)(Handle, void**);
+    int32_t (*dtype)(Handle, int32_t*);
+    int32_t (*layout)(Handle, int32_t*);
+    int32_t (*device_type)(Handle, int32_t*);
+    int32_t (*dim)(Handle, int64_t*);
+    int32_t (*sizes)(Handle, int64_t**);
+    int32_t (*strides)(Handle, int64_t**);
+};
+struct Codes { int32_t float32, bfloat16, float64, strided, cpu; };
+Looks look;
+Codes code;
+bool introduced = false;
+
+struct Seen { void* data; int32_t dtype; int64_t dim, n; const int64_t* sizes; };
+
+// Whether a tensor is dense, on the CPU, and its elements lie one after the other.
+bool see(void** cell, Seen* out) {
+    int32_t layout, device;
+    int64_t *sizes, *strides;
+    if (look.layout(cell, &layout) || layout != code.strided) return false;
+    if (look.device_type(cell, &device) || device != code.cpu) return false;
+    if (look.dtype(cell, &out->dtype) || look.dim(cell, &out->dim)) return false;
+    if (look.sizes(cell, &sizes) || look.strides(cell, &strides)) return false;
+    out->sizes = sizes;
+    out->n = 1;
+    for (int64_t d = 0; d < out->dim; ++d) out->n *= sizes[d];
+    int64_t expected = 1;
+    for (int64_t d = out->dim - 1; d >= 0 && out->n > 0; --d) {
+        if (sizes[d] != 1 && strides[d] != expected) return false;
+        expected *= sizes[d];
+    }
+    return look.data_ptr(cell, &out->data) == 0 && (out->data || out->n == 0);  // no freed or imagined storage
+}
+
+bool alike(const Seen& a, const Seen& b) {
+    return a.dim == b.dim && std::memcmp(a.sizes, b.sizes, sizeof(int64_t) * a.dim) == 0;
+}
+
+int kind_of(int32_t x, int32_t g, int32_t x0, int32_t s) {
+    if (x != g) return -1;
+    if (x == code.float64) return x0 == x && s == x ? 3 : -1;
+    if (s != code.float32) return -1;
+    if (x == code.float32) return x0 == x ? 0 : x0 == code.bfloat16 ? 1 : -1;
+    return x == code.bfloat16 && x0 == x ? 2 : -1;
+}
+
+}  // namespace
+
+extern "C" void dualavg_introduce(void* const* looks, const int32_t* codes) {
+    std::memcpy(&look, looks, sizeof look);
+    std::memcpy(&code, codes, sizeof code);
+    introduced = true;
+}
+
+// Fill in `parts` and k + 1 from five cells a parameter: x, g, x0, s, step. Changes no tensor. Returns what kind
+// they are, or -1 if any is out of the ordinary.
+extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts, double* ks) {
+    if (!introduced) return -1;
+    int kind = count ? -1 : 0;
+    for (int64_t i = 0; i < count; ++i, cells += 5) {
+        Seen x, g, x0, s, step;
+        if (!see(cells, &x) || !see(cells + 1, &g) || !see(cells + 2, &x0) || !see(cells + 3, &s)) return -1;
+        if (!see(cells + 4, &step) || step.dtype != code.float32 || step.n != 1) return -1;
+        if (!alike(x, g) || !alike(x, x0) || !alike(x, s)) return -1;
+        const int here = kind_of(x.dtype, g.dtype, x0.dtype, s.dtype);
+        if (here < 0 || (i && here != kind)) return -1;
+        kind = here;
+        parts[i] = Part{x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.n, 0, 0, 0};
+        ks[i] = double(*parts[i].step) + 1;
+    }
+    return kind;
+}
+
+// Count the step of what was prepared, and take it. `numbers`: every lambda_k, then every beta_k.
+extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers, double c, double weight_decay,
+                            int maximize, int threads, int kind) {
+    for (int64_t i = 0; i < count; ++i) {
+        const double lambda = numbers[i], beta = numbers[count + i];
+        *parts[i].step += 1;
+        parts[i].decayed = lambda * weight_decay;
+        parts[i].lambda = maximize ? -lambda : lambda;
+        parts[i].pull = -(c / beta);
+    }
+    return dispatch(parts, count, c, threads, kind);
+}
+
+extern "C" int dualavg_update(const Part* parts, int64_t count, double c, int threads, int kind) {
+    return dispatch(parts, count, c, threads, kind);
 }

@@ -2,28 +2,21 @@
 
 A step of MDA reads g, x, x0 and s and writes x and s: 24 bytes a float32 parameter, and memory is the limit.
 The for-loop goes over memory three times. The C++ file beside this one does the same operations in the same
-order in one pass; it needs no header of torch, so that a compiler builds it in a second, once a machine. The
-result is kept in the user's cache, under a name made of its text, the compiler and the processor.
+order in one pass.
 """
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-import warnings
+import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
-_SOURCE = Path(__file__).with_name("_fused.cpp")
-_FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
+from dualavg._compiler import library, say_once
+
 _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that the kernel has for them
     (torch.float32, torch.float32, torch.float32, torch.float32): 0,
     (torch.float32, torch.float32, torch.bfloat16, torch.float32): 1,
@@ -32,14 +25,77 @@ _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that 
 }
 
 
-class _Part(ctypes.Structure):
-    """A tensor of the list, as the kernel wants it."""
+# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many, decayed, lambda, pull.
+_ROW = struct.Struct("5Pq3d")
+KEPT = {"step", "x0", "s"}  # the state of a parameter whose step can be prepared
+PLAIN = {Tensor, torch.nn.Parameter}  # a subclass may keep its numbers elsewhere, or nowhere
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "g", "x0", "s")),
-        ("n", ctypes.c_int64),
-        *((name, ctypes.c_double) for name in ("decayed", "lam", "pull")),
-    )
+
+class Prepared:
+    """A group's step, looked at and found in order, but not yet taken.
+
+    The kernel does the looking: for a small network, asking tensors for their shapes, dtypes, strides and
+    addresses from Python takes several times as long as the step.
+    """
+
+    def __init__(
+        self, params: list[Tensor], grads: list[Tensor], rows: Any, ks: list[Any], kind: int
+    ) -> None:
+        self.params, self.grads = params, grads  # so that they stay alive
+        self.rows, self.ks, self.kind = rows, ks, kind
+
+    def take(
+        self, lambdas: list[Any], betas: list[Any], *, c: Any, weight_decay: float, maximize: bool
+    ) -> None:
+        """Count the step and advance every parameter."""
+        count, threads = len(self.ks), torch.get_num_threads()
+        numbers = _doubles(2 * count).pack(*lambdas, *betas)
+        maximize = bool(maximize)
+        library().dualavg_step(self.rows, count, numbers, c, weight_decay, maximize, threads, self.kind)
+        increment_version(self.params)
+
+
+def prepare(params: list[Tensor], states: Any) -> Prepared | None:
+    """Look at all that a step needs; None if any of it is out of the ordinary."""
+    kernel = library()
+    if kernel is None:
+        return None
+    moving: list[Tensor] = []
+    grads: list[Tensor] = []
+    cells: list[int] = []
+    for p in params:
+        g = p.grad
+        if g is None:
+            continue
+        state = states.get(p)
+        if (
+            not state
+            or state.keys() != KEPT
+            or type(p) not in PLAIN
+            or type(g) is not Tensor
+            or g.is_neg()
+            or p.is_neg()
+        ):
+            return None
+        cells += (p._cdata, g._cdata, state["x0"]._cdata, state["s"]._cdata, state["step"]._cdata)
+        moving.append(p)
+        grads.append(g)
+    count = len(grads)
+    if len(set(cells[4::5])) < count:
+        return None  # a parameter that is there twice counts twice, one step after the other
+    rows, ks = ctypes.create_string_buffer(_ROW.size * count), (ctypes.c_double * count)()
+    kind = kernel.dualavg_prepare(_addresses(5 * count).pack(*cells), count, rows, ks)
+    return None if kind < 0 else Prepared(moving, grads, rows, ks[:], kind)
+
+
+@functools.cache
+def _addresses(count: int) -> struct.Struct:
+    return struct.Struct(f"{count}P")
+
+
+@functools.cache
+def _doubles(count: int) -> struct.Struct:
+    return struct.Struct(f"{count}d")
 
 
 def update(
@@ -54,9 +110,9 @@ def update(
     weight_decay: float,
     maximize: bool,
 ) -> list[int]:
-    """Advance what the kernel can take, and return the indices of the rest: odd dtypes, strides, no compiler.
+    """Advance what the kernel can take, and return the indices of the rest.
 
-    All tensors are dense, real and on the CPU.
+    It takes dense real tensors on the CPU, of the dtypes above, whose elements lie in the same order.
     """
     kernel = library()
     if kernel is None:
@@ -64,26 +120,49 @@ def update(
     c = float(c)
     parts: dict[int, list[Any]] = {}
     rest, copies = [], []
-    for i, (x, g, x0, s) in enumerate(zip(params, grads, x0s, sums, strict=True)):
+    for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
         kind = _KINDS.get((x.dtype, g.dtype, x0.dtype, s.dtype))
-        plain = x.is_contiguous() and g.is_contiguous() and x0.is_contiguous() and s.is_contiguous()
-        if kind is None or not (plain or _lie_alike(x, x0, s)):
+        if kind is None or not _in_order(x, g, x0, s):
             rest.append(i)
             continue
-        if not plain and g.stride() != x.stride():
-            g = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)  # noqa: PLW2901
-            copies.append(g)
-        lam = float(lambdas[i])
-        how = (lam * weight_decay, -lam if maximize else lam, -(c / float(betas[i])))
-        row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), x.numel(), *how)
-        parts.setdefault(kind, []).append(row)
+        if not (x.is_contiguous() and g.is_contiguous() and x0.is_contiguous() and s.is_contiguous()):
+            if not lie_alike(x, x0, s):
+                rest.append(i)
+                continue
+            if g.stride() != x.stride():
+                g = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)  # noqa: PLW2901
+                copies.append(g)
+        if kind not in parts:
+            parts[kind] = []
+        where = x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, x.numel()
+        parts[kind] += (*where, lam * weight_decay, -lam if maximize else lam, -(c / beta))
     threads = torch.get_num_threads()
-    for kind, rows in parts.items():
-        kernel((_Part * len(rows))(*rows), len(rows), c, threads, kind)
+    left = set(rest)
+    increment_version([p for i, p in enumerate(params) if i not in left])
+    for kind, numbers in parts.items():
+        count = len(numbers) // 9
+        kernel.dualavg_update(_rows(count).pack(*numbers), count, c, threads, kind)
     return rest
 
 
-def _lie_alike(x: Tensor, *others: Tensor) -> bool:
+@functools.cache
+def _rows(count: int) -> struct.Struct:
+    return struct.Struct(_ROW.format * count)
+
+
+def _in_order(x: Tensor, *others: Tensor) -> bool:
+    """Whether all are what they seem: on the CPU, of one shape, numbers in memory to be read as they are."""
+    return all(
+        type(t) in PLAIN
+        and t.is_cpu
+        and t.shape == x.shape
+        and not t.is_neg()
+        and (t.data_ptr() or not t.numel())
+        for t in (x, *others)
+    )
+
+
+def lie_alike(x: Tensor, *others: Tensor) -> bool:
     """Whether the elements of all lie in one block without gaps, in the same order."""
     expected, strides = 1, x.stride()
     for stride, size in sorted(zip(strides, x.shape, strict=True)):
@@ -119,7 +198,7 @@ def update_compiled(
     try:
         _compiled(for_loop)(params, grads, x0s, sums, numbers[:n], numbers[n : 2 * n], c=numbers[-1], **how)
     except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was changed
-        _say_once(f"torch.compile cannot generate it for {device.type} ({error.inner_exception})")
+        say_once(f"torch.compile cannot generate it for {device.type} ({error.inner_exception})")
         return list(range(n))
     return []
 
@@ -127,69 +206,3 @@ def update_compiled(
 @functools.cache
 def _compiled(for_loop: Callable[..., None]) -> Any:
     return torch.compile(for_loop, fullgraph=True, dynamic=False)
-
-
-@functools.cache
-def _say_once(why: str) -> None:
-    warnings.warn(
-        f"MDA(fused=True) runs its multi-tensor path, because its kernel cannot be built: {why}.",
-        stacklevel=2,
-    )
-
-
-@functools.cache
-def library() -> Any:
-    """Return the kernel for CPUs, built if it is not there yet; None, and one warning, if it cannot be."""
-    try:
-        return _load(_build())
-    except (OSError, subprocess.SubprocessError) as error:
-        _say_once(" ".join(str(getattr(error, "stderr", None) or error).split())[:300].rstrip("."))
-        return None
-
-
-def _load(path: Path) -> Any:
-    kernel = ctypes.CDLL(str(path)).dualavg_update
-    kernel.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_int)
-    kernel.restype = ctypes.c_int
-    return kernel
-
-
-def _build() -> Path:
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
-        raise OSError("there is no C++ compiler (c++, g++ or clang++) on the path, and CXX names none")
-    said = subprocess.run(  # noqa: S603 - the user's own compiler
-        [compiler, "--version"], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
-    text = _SOURCE.read_bytes()
-    key = hashlib.sha256("\n".join([*_FLAGS, said, _processor()]).encode() + text).hexdigest()[:16]
-    target = cache_folder() / f"fused-{key}.so"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            compile_library(compiler, _SOURCE, Path(folder) / target.name)
-            (Path(folder) / target.name).replace(target)  # whole or not at all, whoever else builds it now
-    return target
-
-
-def compile_library(compiler: str, source: Path, target: Path) -> None:
-    """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
-    compiled = str(target.with_suffix(".o"))
-    for command in ([*_FLAGS, "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
-        subprocess.run([compiler, *command], capture_output=True, text=True, check=True, timeout=300)  # noqa: S603
-
-
-def cache_folder() -> Path:
-    """Return where built kernels are kept: DUALAVG_CACHE, or the user's cache."""
-    own = os.environ.get("DUALAVG_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dualavg"
-
-
-def _processor() -> str:
-    """What the machine code depends on: a home folder may be shared by machines of several kinds."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        flags = ""
-    return f"{platform.system()} {platform.machine()} {platform.processor()} {flags}"

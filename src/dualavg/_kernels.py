@@ -14,7 +14,7 @@ a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp r
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,8 +23,11 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from dualavg import _fused
+from dualavg._fused import PLAIN, lie_alike
 
 Scalar: TypeAlias = float | Tensor
+
+_LEAST = 1e-8  # of lambda: 1 - (1 - lambda) is lambda to float32's precision above it
 
 
 def update(
@@ -48,18 +51,25 @@ def update(
     `lambdas` and `betas` hold one number a parameter: floats, or 0-dim tensors where the step must not wait
     for the device or must be traced.
     """
-    how: dict[str, Any] = {"weight_decay": weight_decay, "maximize": maximize}
-    if fused and not torch.compiler.is_compiling():  # what is being compiled gets fused anyway
-        if isinstance(c, Tensor) and all(p.is_cpu for p in params):  # where reading a number costs nothing
+    how: dict[str, Any] = {"weight_decay": weight_decay, "maximize": bool(maximize)}
+    compiling = torch.compiler.is_compiling()  # what is being compiled gets fused anyway
+    takers: list[Callable[..., list[int]]] = []
+    if fused and not compiling:
+        tensors = isinstance(c, Tensor) or isinstance(lambdas[0], Tensor)
+        if tensors and all(p.is_cpu for p in params):  # where reading a number costs nothing
             lambdas, betas, c = [float(a) for a in lambdas], [float(b) for b in betas], float(c)
-        rest = _take_fused(params, grads, x0s, sums, lambdas, betas, c=c, **how)
+            tensors = False
+        takers = [_take_fused] if has_sparse_grad or tensors else [_fused.update, _take_fused]
+    elif fused is foreach is None and not (compiling or differentiable or has_sparse_grad):
+        takers = [_two_passes]
+    for take in takers:
+        rest = take(params, grads, x0s, sums, lambdas, betas, c=c, **how)
         if not rest:
             return
         params, grads, x0s, sums = ([part[i] for i in rest] for part in (params, grads, x0s, sums))
         lambdas, betas = ([part[i] for i in rest] for part in (lambdas, betas))
-        foreach = True if foreach is None else foreach
     if foreach is None:
-        _, foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)
+        foreach = fused or _default_to_fused_or_foreach(params, differentiable, use_fused=False)[1]
     # A sparse gradient has no multi-tensor kernel.
     kernel = _multi_tensor if foreach and not has_sparse_grad else _single_tensor
     kernel(params, grads, x0s, sums, lambdas, betas, c=c, differentiable=differentiable, **how)
@@ -74,9 +84,7 @@ def _take_fused(
     betas: Sequence[Scalar],
     **how: Any,
 ) -> list[int]:
-    """Advance what can be in one pass over memory, and return the indices of the rest."""
-    if not any(p.is_complex() or not p.is_cpu or g.is_sparse for p, g in zip(params, grads, strict=True)):
-        return _fused.update(params, grads, x0s, sums, lambdas, betas, **how)
+    """Advance what can be in one pass over memory on any device, complex numbers too; return the rest."""
     rest = [i for i, grad in enumerate(grads) if grad.is_sparse]
     devices: dict[torch.device, list[int]] = defaultdict(list)
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
@@ -89,6 +97,60 @@ def _take_fused(
         left = update(xs, gs, starts, ss, [lambdas[i] for i in mine], [betas[i] for i in mine], **how)
         rest += [mine[i] for i in left]
     return sorted(rest)
+
+
+def _two_passes(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    *,
+    c: Any,
+    weight_decay: float,
+    maximize: bool,
+) -> list[int]:
+    """Let torch's fused SGD do the sum and the step from it in one pass over memory; return what it cannot.
+
+    With momentum 1, dampening 1 - lambda_k and lr c / beta_k its buffer is s, and what is left is the way to
+    x_0. It takes float32 on CPUs.
+    """
+    found: dict[Any, list[list[Tensor]]] = {}
+    rest = []
+    for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
+        if (
+            x.dtype is g.dtype is x0.dtype is s.dtype is torch.float32
+            and x.is_cpu
+            and type(x) in PLAIN
+            and type(g) is type(s) is Tensor
+            and not (x.is_neg() or g.is_neg())
+            and 0 != g.data_ptr() != x.data_ptr()  # there, and not what the first pass changes
+            and ((x.is_contiguous() and g.is_contiguous() and s.is_contiguous()) or lie_alike(x, g, s))
+            and not isinstance(lam, Tensor)
+            and lam > _LEAST
+        ):
+            found.setdefault((lam, beta), []).append([x, g, x0, s])
+        else:
+            rest.append(i)
+    for (lam, beta), rows in found.items():
+        xs, gs, starts, ss = map(list, zip(*rows, strict=True))
+        if weight_decay != 0:
+            torch._foreach_add_(ss, xs, alpha=lam * weight_decay)
+        torch._foreach_lerp_(xs, starts, c)
+        torch._fused_sgd_(
+            xs,
+            gs,
+            ss,
+            weight_decay=0.0,
+            momentum=1.0,
+            lr=c / beta,
+            dampening=1 - lam,
+            nesterov=False,
+            maximize=maximize,
+            is_first_step=False,
+        )
+    return rest
 
 
 def _single_tensor(

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from dualavg._anchored import AnchoredOptimizer, Group, check_settings
+from dualavg._anchored import AnchoredOptimizer
+from dualavg._checks import Group, check_settings
 from dualavg._kernels import Scalar
 from dualavg.theory import mda_lr
 
@@ -154,4 +155,6 @@ class MDA(AnchoredOptimizer):
 
 def square_roots(ks: list[Scalar]) -> list[Scalar]:
     """sqrt(k+1) for each parameter, given k + 1."""
-    return [k.sqrt() if isinstance(k, Tensor) else math.sqrt(k) for k in ks]
+    if isinstance(ks[0], Tensor):
+        return [k.sqrt() for k in ks]  # type: ignore[union-attr]
+    return list(map(math.sqrt, ks))

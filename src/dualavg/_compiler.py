@@ -1,0 +1,131 @@
+"""Builds the fused kernel with the user's own compiler, once a machine.
+
+It needs no header of torch, so that a compiler builds it in a second. The result is kept in the user's cache,
+under a name made of its text, the processor, and what is in it: a file that was cut short is built again.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SOURCE = Path(__file__).with_name("_fused.cpp")
+_FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
+# How the kernel looks at a tensor: functions that torch keeps stable for code compiled ahead of time.
+_LOOKS = ("data_ptr", "dtype", "layout", "device_type", "dim", "sizes", "strides")
+_CODES = ("dtype_float32", "dtype_bfloat16", "dtype_float64", "layout_strided", "device_type_cpu")
+
+
+@functools.cache
+def say_once(why: str) -> None:
+    """Warn that the kernel cannot be had."""
+    warnings.warn(
+        f"MDA(fused=True) runs its multi-tensor path, because its kernel cannot be built: {why}.",
+        stacklevel=2,
+    )
+
+
+@functools.cache
+def library() -> Any:
+    """Return the kernel for CPUs, built if it is not there yet; None, and one warning, if it cannot be."""
+    try:
+        return _load(_build())
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        say_once(" ".join(str(getattr(error, "stderr", None) or error).split())[:300].rstrip("."))
+        return None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    kernel = ctypes.CDLL(str(path))
+    number, block, count, flag = ctypes.c_double, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int
+    kernel.dualavg_update.argtypes = (block, count, number, flag, flag)
+    kernel.dualavg_prepare.argtypes = (block, count, block, ctypes.POINTER(number))
+    kernel.dualavg_step.argtypes = (block, count, block, number, number, flag, flag, flag)
+    _introduce(kernel)
+    return kernel
+
+
+def _introduce(kernel: ctypes.CDLL) -> None:
+    """Tell the kernel how to look at tensors, if this torch says so; it prepares nothing otherwise."""
+    try:
+        torch_cpu = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+        functions = [getattr(torch_cpu, f"aoti_torch_get_{name}") for name in _LOOKS]
+        looks = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
+        codes = [getattr(torch_cpu, f"aoti_torch_{name}")() for name in _CODES]
+    except (OSError, AttributeError):
+        return
+    kernel.dualavg_introduce((ctypes.c_void_p * len(looks))(*looks), (ctypes.c_int32 * len(codes))(*codes))
+
+
+def _build() -> Path:
+    """Return the built kernel: from the cache if a whole one is there, whatever compiler made it."""
+    text = _SOURCE.read_bytes()
+    key = hashlib.sha256("\n".join([*_FLAGS, _processor()]).encode() + text).hexdigest()[:16]
+    cache = cache_folder()
+    for found in cache.glob(f"fused-{key}-*.so"):
+        if found.stem.endswith(_digest(found)):
+            return found
+        found.unlink(missing_ok=True)  # cut short or spoilt: to load it could end the process
+    compiler = find_compiler()
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        fresh = Path(folder) / "fused.so"
+        compile_library(compiler, _SOURCE, fresh)
+        target = cache / f"fused-{key}-{_digest(fresh)}.so"
+        fresh.replace(target)  # whole or not at all, whoever else builds it now
+    return target
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def find_compiler() -> list[str]:
+    """Return the command of a C++ compiler: CXX, with its arguments if any, or what is on the path."""
+    if named := shlex.split(os.environ.get("CXX", "")):
+        return named
+    for name in ("c++", "g++", "clang++"):
+        if path := shutil.which(name):
+            return [path]
+    raise OSError("there is no C++ compiler (c++, g++ or clang++) on the path, and CXX names none")
+
+
+def compile_library(compiler: list[str], source: Path, target: Path) -> None:
+    """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
+    compiled = str(target.with_suffix(".o"))
+    for command in ([*_FLAGS, "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
+        subprocess.run(  # noqa: S603 - the user's own compiler
+            [*compiler, *command], capture_output=True, text=True, errors="replace", check=True, timeout=300
+        )
+
+
+def cache_folder() -> Path:
+    """Return where built kernels are kept: DUALAVG_CACHE, or the user's cache."""
+    if own := os.environ.get("DUALAVG_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared) / "dualavg"
+    try:
+        return Path.home() / ".cache" / "dualavg"
+    except RuntimeError as error:
+        raise OSError(f"there is no place to keep it ({error}): let DUALAVG_CACHE name a folder") from None
+
+
+def _processor() -> str:
+    """What the machine code depends on: a home folder may be shared by machines of several kinds."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = ""
+    return f"{platform.system()} {platform.machine()} {platform.processor()} {flags}"

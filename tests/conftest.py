@@ -1,0 +1,67 @@
+"""What tests of more than one file are given."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_study import Command
+
+pytest.register_assert_rewrite("page_reader")
+
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Begun in a shell's background, the tests would hand this down to studies that are to be stopped by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Networks this small only wait for a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that embedded data are written to, once for all that only read them."""
+    return tmp_path_factory.mktemp("embedded")
+
+
+@pytest.fixture
+def dualavg(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: exit code, standard output and standard error."""
+    from dualavg_bench import cli
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code: Any = 0
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        captured = capsys.readouterr()
+        if isinstance(code, str):  # what the interpreter does with it
+            return 1, captured.out, captured.err + code
+        return code, captured.out, " ".join(captured.err.replace("│", " ").split())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[dict[str, Any]]:
+    """A made-up study, in which one confirmation diverged."""
+    from synthetic_runs import study
+
+    return study(confirm_diverges={("adam", 1003)})
+
+
+@pytest.fixture(scope="module")
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary of that study."""
+    from dualavg_bench import stats
+
+    return stats.summarize(runs, about="A small network.", paper="Section 4.1")

@@ -1,0 +1,121 @@
+"""Building the fused kernel: once a machine, whatever lies in the cache; one sentence where it cannot be."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dualavg import _compiler
+
+pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="there is no C++ compiler here")
+
+STEPS = """
+import sys, warnings, torch
+from dualavg import MDA
+x = torch.nn.Parameter(torch.ones(3))
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    optimizer = MDA([x], fused=True)
+    for _ in range(3):
+        x.grad = torch.ones(3)
+        optimizer.step()
+assert x[0] < 1
+print(*(warning.message for warning in said), sep="|", end="")
+"""
+
+
+def steps(**environment: str) -> str:
+    """What three steps in a process of their own warn of."""
+    whole = {"PATH": "/usr/bin:/bin", **environment}
+    command = [sys.executable, "-c", STEPS]
+    return subprocess.run(command, env=whole, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache with a kernel in it."""
+    assert steps(DUALAVG_CACHE=str(tmp_path / "cache"), HOME=str(tmp_path)) == ""
+    return tmp_path / "cache"
+
+
+def test_it_is_built_once(cache: Path) -> None:
+    (built,) = cache.iterdir()
+    stamp = built.stat().st_mtime_ns
+    assert steps(DUALAVG_CACHE=str(cache)) == ""
+    assert [path.name for path in cache.iterdir()] == [built.name]
+    assert built.stat().st_mtime_ns == stamp
+
+
+def test_other_flags_or_another_text_are_another_kernel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALAVG_CACHE", str(cache))
+    first = _compiler._build()
+    assert first.parent == cache
+    monkeypatch.setattr(_compiler, "_FLAGS", (*_compiler._FLAGS, "-DOTHER"))
+    assert _compiler._build() != first
+
+
+def test_a_kernel_in_the_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:
+    assert steps(DUALAVG_CACHE=str(cache), PATH=str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("size", [0, 4096, 14000])
+def test_a_kernel_that_was_cut_short_is_built_again(cache: Path, size: int) -> None:
+    (built,) = cache.iterdir()
+    whole = built.read_bytes()
+    built.write_bytes(whole[:size])
+    assert steps(DUALAVG_CACHE=str(cache)) == ""
+    assert next(cache.iterdir()).stat().st_size == len(whole)
+
+
+def test_a_compiler_with_arguments(tmp_path: Path) -> None:
+    assert steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="c++ -DANY") == ""
+
+
+def test_the_cache_may_be_named_by_a_tilde(tmp_path: Path) -> None:
+    assert steps(DUALAVG_CACHE="~/kept", HOME=str(tmp_path)) == ""
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
+def shouting(folder: Path) -> str:
+    """A compiler whose message is no text."""
+    script = folder / "shouting"
+    script.write_bytes(b"#!/bin/sh\nprintf '\\377\\376 no' >&2\nexit 1\n")
+    script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    return str(script)
+
+
+@pytest.mark.parametrize("compiler", ["none", "false", "shouting", "/no/such/compiler"])
+def test_without_a_compiler_it_says_so_once_and_runs(tmp_path: Path, compiler: str) -> None:
+    environment = {"DUALAVG_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    if compiler == "none":
+        environment["PATH"] = str(tmp_path)
+    else:
+        environment["CXX"] = shouting(tmp_path) if compiler == "shouting" else compiler
+    said = steps(**environment)
+    start = "MDA(fused=True) runs its multi-tensor path, because its kernel cannot be built:"
+    assert said.startswith(start)
+    assert "|" not in said
+    assert "\n" not in said
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be built" in steps(DUALAVG_CACHE=str(tmp_path / "file" / "below"))
+
+
+def test_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DUALAVG_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    with pytest.raises(OSError, match="let DUALAVG_CACHE name a folder"):
+        _compiler.cache_folder()
+
+
+def test_the_user_s_cache_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DUALAVG_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.sep + "somewhere")
+    assert _compiler.cache_folder() == Path(os.sep, "somewhere", "dualavg")

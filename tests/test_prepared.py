@@ -1,0 +1,178 @@
+"""The kernel looks at tensors itself: it takes what is in order, and leaves the rest alone."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from cases import gradient, parameters, train
+from torch import Tensor
+
+from dualavg import MDA, DualAveraging, _anchored, _compiler, _fused
+
+
+@pytest.fixture(autouse=True)
+def kernel() -> None:
+    """Every test here is about the kernel: on a machine without a compiler there is nothing to test."""
+    if _fused.library() is None:
+        pytest.skip("there is no C++ compiler here")
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step of a group could be prepared."""
+    seen: list[bool] = []
+
+    def spy(*args: Any) -> Any:
+        found = _fused.prepare(*args)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(_anchored, "prepare", spy)
+    return seen
+
+
+class Named(torch.nn.Parameter):
+    """A parameter of somebody's own class."""
+
+
+def ordinary() -> list[Tensor]:
+    return parameters((), (3,), (0, 2), (4, 5), (1, 7, 1), dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [
+        (torch.float32, {}),
+        (torch.float32, {"anchor_dtype": torch.bfloat16}),
+        (torch.float32, {"lr": torch.tensor(0.5)}),
+        (torch.bfloat16, {}),
+        (torch.float64, {}),
+    ],
+    ids=str,
+)
+def test_what_is_in_order_is_prepared_from_the_second_step(
+    dtype: torch.dtype, how: Any, prepared: list[bool]
+) -> None:
+    params = parameters((), (3,), (0, 2), (4, 5), (1, 7, 1), dtype=dtype)
+    train(MDA(params, fused=True, **how), range(3))
+    assert prepared == [False, True, True]  # the first one makes the state
+
+
+def test_so_is_plain_dual_averaging(prepared: list[bool]) -> None:
+    train(DualAveraging(ordinary(), fused=True, average=False), range(2))
+    assert prepared == [False, True]
+
+
+def test_an_average_is_kept_the_other_way(prepared: list[bool]) -> None:
+    train(DualAveraging(ordinary(), fused=True), range(2))
+    assert prepared == []
+
+
+def test_a_gap_in_the_gradients_is_no_hindrance(prepared: list[bool]) -> None:
+    fast, slow = ordinary(), ordinary()
+    a, b = MDA(fast, fused=True), MDA(slow, foreach=False)
+    for k in range(4):
+        for params, optimizer in ((fast, a), (slow, b)):
+            for i, p in enumerate(params):
+                p.grad = None if k == 2 and i % 2 else gradient(p.detach(), k)
+            optimizer.step()
+    assert prepared == [False, True, True, True]
+    for p, q in zip(fast, slow, strict=True):
+        assert torch.equal(p, q)
+        assert a.state[p]["step"] == b.state[q]["step"]
+
+
+def strided(p: Tensor, optimizer: MDA) -> None:
+    p.data = torch.randn(5, 4).t()
+
+
+def strided_gradient(p: Tensor, optimizer: MDA) -> None:
+    p.grad = torch.ones(5, 4).t()
+
+
+def sparse(p: Tensor, optimizer: MDA) -> None:
+    p.grad = torch.eye(4, 5).to_sparse()
+
+
+def strided_sum(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["s"] = torch.ones(5, 4).t()
+
+
+def wide_counter(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["step"] = optimizer.state[p]["step"].double()
+
+
+def wide_sum(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["s"] = optimizer.state[p]["s"].double()
+
+
+def half_anchor(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["x0"] = optimizer.state[p]["x0"].half()
+
+
+@pytest.mark.parametrize(
+    "change", [strided, strided_gradient, sparse, strided_sum, wide_counter, wide_sum, half_anchor]
+)
+def test_what_is_out_of_order_goes_the_other_way(change: Any, prepared: list[bool]) -> None:
+    torch.manual_seed(0)
+    results = []
+    for how in ({"fused": True}, {"foreach": False}):
+        params = ordinary()
+        optimizer = MDA(params, **how)
+        train(optimizer, range(2))
+        torch.manual_seed(1)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        change(params[3], optimizer)
+        optimizer.step()
+        results.append((params, optimizer))
+    assert prepared == [False, True, False]
+    (fast, a), (slow, b) = results
+    for p, q in zip(fast, slow, strict=True):
+        torch.testing.assert_close(p, q)
+        assert a.state[p]["step"].item() == b.state[q]["step"].item() == 3
+
+
+def test_somebody_s_own_class_goes_the_other_way(prepared: list[bool]) -> None:
+    train(MDA([Named(torch.ones(3))], fused=True), range(3))
+    assert prepared == [False] * 3
+
+
+def test_dtypes_that_differ_go_the_other_way(prepared: list[bool]) -> None:
+    params = [*parameters((3,), dtype=torch.float32), *parameters((3,), dtype=torch.float64)]
+    train(MDA(params, fused=True), range(2))
+    assert prepared == [False, False]
+
+
+@pytest.mark.parametrize("wrong", ["gradient", "parameter", "sum"])
+def test_what_is_wrong_is_said_and_nothing_changes(wrong: str) -> None:
+    params = parameters((3,), (4,), dtype=torch.float32)
+    optimizer = MDA([{"params": params[:1]}, {"params": params[1:]}], fused=True)
+    train(optimizer, range(2))
+    for p in params:
+        p.grad = torch.ones_like(p)
+    if wrong == "gradient":
+        params[1].grad.data = torch.ones(5)
+    elif wrong == "parameter":
+        params[1].data = torch.ones(5)
+    else:
+        optimizer.state[params[1]]["s"] = torch.zeros(5)
+    before = params[0].detach().clone(), copy.deepcopy(optimizer.state[params[0]])
+    with pytest.raises(ValueError, match=r"0 of group 1"):
+        optimizer.step()
+    assert torch.equal(params[0], before[0])
+    assert all(torch.equal(optimizer.state[params[0]][key], value) for key, value in before[1].items())
+
+
+def test_a_torch_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Then Python does the looking, and the numbers are the same."""
+    monkeypatch.setenv("DUALAVG_CACHE", str(tmp_path))
+    monkeypatch.setattr(_compiler, "_LOOKS", ("no_such_thing",))
+    blind = _compiler._load(_compiler._build())
+    fast, slow = ordinary(), ordinary()
+    monkeypatch.setattr(_fused, "library", lambda: blind)
+    train(MDA(fast, fused=True, weight_decay=0.1), range(5))
+    train(MDA(slow, foreach=False, weight_decay=0.1), range(5))
+    for p, q in zip(fast, slow, strict=True):
+        assert torch.equal(p, q)
