@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\ndualavg: stopped. The same command goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from dualavg_bench.display import MENDABLE
+        from dualavg_bench.commands import MENDABLE
 
         if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
             raise
@@ -67,21 +67,19 @@ def study(
         extend: Add step sizes while the best lies on the edge of its grid.
         tensorboard: Write the runs as TensorBoard's event files too, beside the report.
     """
-    from dualavg_bench.display import announce, run_study
+    from dualavg_bench.commands import run_study
 
     names = [name.strip() for name in optimizers.split(",")] if optimizers else None
-    announce(
-        run_study(
-            recipe,
-            scale,
-            out=out,
-            data=data,
-            workers=workers,
-            scheduler=scheduler,
-            names=names,
-            extend=extend,
-            tensorboard=tensorboard,
-        )
+    run_study(
+        recipe,
+        scale,
+        out=out,
+        data=data,
+        workers=workers,
+        scheduler=scheduler,
+        names=names,
+        extend=extend,
+        tensorboard=tensorboard,
     )
 
 
@@ -93,10 +91,10 @@ def demo(*, out: Path = Path("studies"), workers: Workers = None) -> None:
         out: Where runs, summaries and reports go.
         workers: Processes that run at once; one a core if not said.
     """
-    from dualavg_bench.display import announce, run_study
+    from dualavg_bench.commands import run_study
 
     for recipe in ("cifar10", "wikitext103"):
-        announce(run_study(recipe, "quick", out=out, workers=workers, extend=False))
+        run_study(recipe, "quick", out=out, workers=workers, extend=False)
 
 
 @app.command
@@ -123,7 +121,7 @@ def reproduce(
         recipes: Names with commas between; all seven if not said.
         extend: Add step sizes while the best lies on the edge of its grid; not at quick scale if not said.
     """
-    from dualavg_bench.display import reproduce
+    from dualavg_bench.commands import reproduce
 
     names = [name.strip() for name in recipes.split(",")] if recipes else None
     more = {"data": data, "workers": workers, "scheduler": scheduler}
@@ -160,7 +158,7 @@ def run(
         out: Where the run is kept.
         tensorboard: Write the run as TensorBoard's event files too.
     """
-    from dualavg_bench.display import run_one
+    from dualavg_bench.commands import run_one
 
     for name, value in {"--lr": lr, "--weight-decay": weight_decay}.items():
         if not (math.isfinite(value) and value >= 0):
@@ -176,7 +174,7 @@ def report(*folders: Path, compare: bool = False) -> None:
         folders: Folders of studies, each with its summary.json.
         compare: Put all of them on one page, in the first folder.
     """
-    from dualavg_bench.display import write_reports
+    from dualavg_bench.commands import write_reports
 
     if not folders:
         raise ValueError("Name the folder of a study.")

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from dualavg_bench import stats, text
+from dualavg_bench import findings, stats, text
 
 Summary = Mapping[str, Any]
 
@@ -165,7 +165,7 @@ def differences(summary: Summary, prefix: str = "differences") -> str:
     def draw(axes: Axes) -> None:
         axes.axvline(0, color=INK, linewidth=1.0)
         for row, pair in enumerate(pairs):
-            firm = stats.distinguishable(pair)
+            firm = findings.distinguishable(pair)
             if pair["low"] is not None:
                 axes.plot([pair["low"], pair["high"]], [row, row], color=INK, linewidth=2.2 if firm else 1.2)
             axes.plot(pair["difference"], row, "o", mfc=INK if firm else "none", mec=INK, markersize=7)
@@ -197,7 +197,7 @@ def memory(summary: Summary, prefix: str = "memory") -> str:
 
 def _ranked_looks(summary: Summary) -> dict[str, int]:
     look = looks(summary["optimizers"])
-    return {name: look[name] for name in stats.rank(summary)}
+    return {name: look[name] for name in findings.rank(summary)}
 
 
 def _curves(
@@ -243,7 +243,7 @@ def _curves(
 
 def _bars(summary: Summary, prefix: str, key: str, label: str, share: str | None = None) -> str:
     look, times = looks(summary["optimizers"]), summary["times"]["optimizers"]
-    names = [name for name in stats.rank(summary) if times[name][key]]
+    names = [name for name in findings.rank(summary) if times[name][key]]
 
     def draw(axes: Axes) -> None:
         for row, name in enumerate(names):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dualavg_bench import stats
+from dualavg_bench import findings, stats
 
 RECIPES = ("cifar10", "imagenet", "fastmri", "cifar10_ablation", "iwslt14", "roberta", "wikitext103")
 
@@ -84,7 +84,9 @@ CLAIMS = (
 )
 
 AGREES, NOISE, DISAGREES, UNTESTED, NOT_RUN = "agrees", "within noise", "disagrees", "no test", "not run"
-VERDICTS = (AGREES, NOISE, DISAGREES, UNTESTED, NOT_RUN)
+NOT_APART = (
+    "not told apart"  # where likeness is claimed: no evidence against it, which is not evidence for it
+)
 
 
 def judge(studies: Mapping[str, Sequence[stats.Run]]) -> list[dict[str, Any]]:
@@ -129,9 +131,9 @@ def _verdict(row: Mapping[str, Any]) -> str:
         return NOT_RUN
     if row["p_holm"] is None:
         return UNTESTED
-    told = stats.distinguishable(row)
+    told = findings.distinguishable(row)
     if row["relation"] == "alike":
-        return DISAGREES if told else AGREES
+        return DISAGREES if told else NOT_APART
     if not told:
         return NOISE
     return AGREES if row["advantage"] > 0 else DISAGREES
@@ -143,7 +145,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     for recipe in RECIPES:
         summary = summaries.get(recipe)
         theirs = {score.optimizer: score for score in SCORES if score.recipe == recipe}
-        names = stats.rank(summary) if summary else list(theirs)
+        names = findings.rank(summary) if summary else list(theirs)
         for name in [*names, *(other for other in theirs if other not in names)]:
             entry = summary["optimizers"].get(name) if summary else None
             rows.append(
@@ -162,8 +164,14 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def finding(rows: Sequence[Mapping[str, Any]], scale: str) -> str:
     """Return one sentence: how many claims agree, are within noise, or not."""
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS}
-    words = {AGREES: "agree", NOISE: "are within noise", DISAGREES: "disagree", UNTESTED: "admit no test"}
-    said = [f"{counts[verdict]} {words[verdict]}" for verdict in words if counts[verdict]]
-    left = f"; {counts[NOT_RUN]} were not run" if counts[NOT_RUN] else ""
-    return f"Of the paper's {len(rows)} claims, at {scale} scale: {', '.join(said) or 'none was run'}{left}."
+    words = {  # one, several
+        AGREES: ("agrees", "agree"),
+        NOT_APART: ("that claims likeness is not told apart", "that claim likeness are not told apart"),
+        NOISE: ("is within noise", "are within noise"),
+        DISAGREES: ("disagrees", "disagree"),
+        UNTESTED: ("admits no test", "admit no test"),
+        NOT_RUN: ("was not run", "were not run"),
+    }
+    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in words}
+    said = ", ".join(f"{n} {words[verdict][n > 1]}" for verdict, n in counts.items() if n)
+    return f"Of the paper's {len(rows)} claims, at {scale} scale: {said}."

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dualavg_bench import figures, samples, stats, text
+from dualavg_bench import figures, findings, samples, stats, text
 
 Summary = Mapping[str, Any]
 Write = Callable[[Path, str], Any]
@@ -110,7 +110,7 @@ def _write(html: str, path: Path, write: Write | None) -> Path:
 def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: str | None) -> dict[str, Any]:
     """All that the template prints of a study, as text already formatted but not escaped."""
     entries = summary["optimizers"]
-    order = stats.rank(summary)
+    order = findings.rank(summary)
     places = text.decimals(entry["test"]["se"] for entry in entries.values() if entry["test"])
     sizes = {name: entries[name]["grid"]["points"] for name in order}
     return {
@@ -125,7 +125,7 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "packages": summary.get("packages", {}),  # older summaries have none
         "pairs": [_pair(summary, pair) for pair in summary["comparisons"]],
         "chosen": [_chosen_row(summary, name) for name in order],
-        "warnings": stats.edges(summary),
+        "warnings": findings.edges(summary),
         "unequal": sizes if len(set(sizes.values())) > 1 else None,
         "lost": _divergences(summary),
         "counts": {
@@ -157,7 +157,7 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
             "best": False,
             "told": "",
         }
-    best = stats.rank(summary)[0]
+    best = findings.rank(summary)[0]
     against = next((pair for pair in summary["comparisons"] if (pair["a"], pair["b"]) == (best, name)), None)
     told = "\N{EN DASH}"
     if against:
@@ -166,7 +166,7 @@ def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
             p = f" (p {text.p_text(against['p_holm'])})".replace(
                 "p = ", "p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
             )
-        told = ("yes" if stats.distinguishable(against) else "no") + p
+        told = ("yes" if findings.distinguishable(against) else "no") + p
     return {
         "name": name,
         "test": text.with_error(test, places),
@@ -190,7 +190,7 @@ def _pair(summary: Summary, pair: Mapping[str, Any]) -> dict[str, Any]:
         "interval": f"{interval[0]} to {interval[1]}" if interval else "no test possible",
         "p": text.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else "\N{EN DASH}",
         "n": pair["n"],
-        "firm": stats.distinguishable(pair),
+        "firm": findings.distinguishable(pair),
     }
 
 

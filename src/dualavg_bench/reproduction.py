@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dualavg_bench import figures, paper, samples, stats
+from dualavg_bench import figures, findings, paper, samples, stats
 from dualavg_bench.report import page
 from dualavg_bench.text import decimals, interval_decimals, p_text, signed, with_error
 
@@ -100,6 +100,6 @@ def _study(summary: Mapping[str, Any], runs: Sequence[stats.Run], link: str) -> 
         "verdict": summary["verdict"],
         "link": link,
         "figures": [(Markup(drawing), caption) for drawing, caption in drawn],  # noqa: S704, matplotlib escaped it
-        "samples": samples.side_by_side(stats.rank(summary), runs),
+        "samples": samples.side_by_side(findings.rank(summary), runs),
         "colors": figures.looks(summary["optimizers"]),
     }

@@ -273,10 +273,8 @@ class _Run:
             self.valid_curve.setdefault(name, []).append(value)
         return None
 
-    def _samples(self) -> list[dict[str, Any]]:
+    def _samples(self, show: Callable[..., Any]) -> list[dict[str, Any]]:
         """Return what the trained network makes of a few test examples."""
-        show = self.recipe.samples
-        assert show is not None  # noqa: S101 - for the type checker
         with self._evaluating():
             return from_rank_0(lambda: [samples.to_json(s) for s in show(self.model, self.splits.test)])
 
@@ -328,7 +326,7 @@ class _Run:
         test = None
         if spec.test:
             test = self.untrained_test if why else self._evaluate(self.splits.test)
-        shown = self._samples() if spec.test and not why and recipe.samples else []
+        shown = self._samples(recipe.samples) if spec.test and not why and recipe.samples else []
         return {
             "hash": spec.hash,
             "recipe": recipe.name,

@@ -39,9 +39,12 @@ class Study:
 
     @classmethod
     def of(
-        cls, reference: str, scale: Scale, out: Path, data: Path, names: Iterable[str] | None = None
+        cls, reference: str, scale: Scale, root: Path, data: Path, names: Iterable[str] | None = None
     ) -> "Study":
-        """Load a recipe, look at its data, and check that it has a grid for each optimizer."""
+        """Load a recipe, look at its data, and check that it has a grid for each optimizer.
+
+        The study is kept in a folder of its own in `root`.
+        """
         recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
         for name in chosen:
@@ -51,6 +54,7 @@ class Study:
                 )
             optimizers.find(name)
         prints = {False: check(recipe.data(data), recipe)}
+        out = (root / f"{recipe.name}-{scale}").absolute()
         return cls(recipe, reference, path, data, chosen, out, prints)
 
     def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
