@@ -7,25 +7,21 @@ import re
 import struct
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_data import REAL
 
 from dualavg_bench.data import cifar, wikitext
 from dualavg_bench.data.embedded import digits, docstrings, once
 from dualavg_bench.store import StoreError
 
-BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
-REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
-
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("embedded")
-    docstrings.write(folder)
-    return digits.write(folder).parent
+def written(embedded):
+    docstrings.write(embedded)
+    return digits.write(embedded).parent
 
 
 def python2_pickle(value):

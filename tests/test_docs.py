@@ -18,10 +18,13 @@ def test_the_code_on_the_page_runs(
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for found in BLOCK.finditer(text):
+    blocks = list(BLOCK.finditer(text))
+    for found in blocks:
         line = text[: found.start(1)].count("\n")
         exec(compile("\n" * line + found[1], str(page), "exec"), namespace)
     capsys.readouterr()
+    opened = re.findall(r"^\s*(?:```|~~~)\s*\{?\s*\.?py(?:thon3?)?\b", text, re.MULTILINE | re.IGNORECASE)
+    assert len(blocks) == len(opened), "Python that is indented or fenced otherwise was passed over"
 
 
 def test_the_readme_has_code_to_run() -> None:

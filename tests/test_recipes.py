@@ -21,6 +21,8 @@ from dualavg_bench.store import RunFolder
 NAMES = sorted(builtin())
 SCALES = ("quick", "mini", "paper")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def recipe_of(name, scale="quick"):
     return importlib.import_module(builtin()[name]).recipe(scale)
@@ -29,14 +31,6 @@ def recipe_of(name, scale="quick"):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def scores(recipe, model, source):
@@ -180,7 +174,8 @@ def test_scores_do_not_depend_on_how_examples_are_batched(name, folder):
 def test_functions_travel_between_processes(name, scale):
     recipe = recipe_of(name, scale)
     for function in (recipe.data, recipe.model, recipe.loss, recipe.evaluate, *recipe.schedules.values()):
-        pickle.loads(pickle.dumps(function))
+        # A partial is equal to itself alone; its repr names its function and all that it holds.
+        assert repr(pickle.loads(pickle.dumps(function))) == repr(function)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -1,32 +1,19 @@
-"""What the report claims: a safe, self-contained, deterministic page; figures that stand side by side."""
+"""What the report claims: a safe, self-contained, deterministic page."""
 
 import copy
 import html
 import json
 import re
-import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
-from itertools import pairwise
 
 import pytest
-from matplotlib.figure import Figure
+from page_reader import Reader, Tables, words
 from synthetic_runs import study
 
-from dualavg_bench import figures, report, stats
+from dualavg_bench import report, stats
 from dualavg_bench.text import p_text
 
 MINUS = "\N{MINUS SIGN}"
 EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
-
-
-@pytest.fixture(scope="module")
-def runs():
-    return study(confirm_diverges={("adam", 1003)})
-
-
-@pytest.fixture(scope="module")
-def summary(runs):
-    return stats.summarize(runs, about="A small network.", paper="Section 4.1")
 
 
 @pytest.fixture(scope="module")
@@ -40,103 +27,9 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(report, "_figures", lambda *_: {})
 
 
-class Reader(HTMLParser):
-    """Collects tags, attributes and text; checks that what is opened is closed."""
-
-    VOID = frozenset({"meta", "br", "use", "path"})
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes, self.ids, self.open, self.text = [], [], [], [], ""
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.handle_startendtag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        self.ids += [value for key, value in attrs if key == "id"]
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-class Tables(HTMLParser):
-    """The headers of each table that a page shows at once, and the labels of its cells on a narrow screen."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tables, self.folded, self.heading = [], False, False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "details":
-            self.folded = True
-        elif self.folded:
-            return
-        elif tag == "table":
-            self.tables.append({"class": dict(attrs).get("class"), "headers": [], "rows": []})
-        elif tag == "th":
-            self.tables[-1]["headers"].append("")
-        elif tag == "tr":
-            self.tables[-1]["rows"].append([])
-        elif tag == "td":
-            self.tables[-1]["rows"][-1].append(dict(attrs).get("data-label"))
-        self.heading = tag == "th"
-
-    def handle_endtag(self, tag):
-        self.folded = self.folded and tag != "details"
-
-    def handle_data(self, data):
-        if self.heading:
-            self.tables[-1]["headers"][-1] += data.strip()
-
-
 def another(summary):
     """The same study as if other runs had made it."""
     return json.loads(re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', json.dumps(summary)))
-
-
-def sensitivity_axes(summary, monkeypatch):
-    """The axes of the sensitivity figure, drawn but not turned into SVG."""
-    axes = Figure().add_subplot()
-    with monkeypatch.context() as patch:
-        patch.setattr(figures, "_svg", lambda draw, *_, **__: draw(axes))
-        figures.sensitivity(summary)
-    return axes
-
-
-def marks(axes, marker):
-    """Where each optimizer's marks of a kind are, in pixels; one list a line."""
-    return [
-        line.get_transform().transform(line.get_xydata()).tolist()
-        for line in axes.lines
-        if line.get_marker() == marker and len(line.get_xdata())
-    ]
-
-
-def words(page):
-    return re.sub(r"\s+", " ", Reader(page).text)
-
-
-def drawings(summary, runs):
-    return {
-        "train": figures.training_curves(summary, runs),
-        "valid": figures.validation_curves(summary, runs),
-        "sensitivity": figures.sensitivity(summary),
-        "budget": figures.budget(summary),
-        **({"differences": figures.differences(summary)} if summary["comparisons"] else {}),
-        "time": figures.step_time(summary),
-        "memory": figures.memory(summary),
-    }
 
 
 def test_the_verdict_comes_first(page, summary):
@@ -323,104 +216,3 @@ def test_writing_goes_through_the_given_function(summary, runs, page, tmp_path):
     assert seen == [(path, page)]
     report.compare_report([summary], path)
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
-    for name, text in drawings(summary, runs).items():
-        root = ET.fromstring(text)
-        assert root.tag.endswith("svg"), name
-        assert "width" not in root.attrib
-        assert root.attrib["role"] == "img"
-        assert "<text" in text
-        assert "<style" not in text
-        assert "var(--ink" in text
-        bare = re.sub(r"var\(--\w+, #[0-9a-f]{6}\)", "", text)
-        assert set(re.findall(r"#[0-9a-f]{6}\b", bare)) == set(), name
-
-
-def test_an_optimizer_has_one_colour_in_every_figure_and_study(summary, runs):
-    alone = [r for r in runs if r["optimizer"] == "adam"]
-    expected = f"--c{figures.looks(['adam'])['adam']},"
-    for text in drawings(stats.summarize(alone), alone).values():
-        assert set(re.findall(r"--c\d,", text)) <= {expected}
-    names = ["mda", "sgd", "adam", "x.Y", "z.W"]
-    looks = figures.looks(names)
-    assert len(set(looks.values())) == 5
-    assert looks["adam"] == figures.looks(["adam"])["adam"]
-    assert len(figures.looks([f"o{i}" for i in range(20)])) == 20
-
-
-def test_diverged_points_are_crossed_in_the_sensitivity_figure(summary):
-    calm = copy.deepcopy(summary)
-    for points in calm["sensitivity"].values():
-        for point in points:
-            point["diverged"] = 0
-    cross = re.compile(r"M -4\.5 4\.5\s+L 4\.5 -4\.5")
-    assert len(cross.findall(figures.sensitivity(summary))) == 3  # one marker an optimizer
-    assert cross.findall(figures.sensitivity(calm)) == []
-
-
-def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
-    lrs = dict.fromkeys(("mda", "sgd", "adam"), (0.1, 0.3, 1.0))
-    for higher in (True, False):
-        axes = sensitivity_axes(stats.summarize(study(lrs=lrs, higher_is_better=higher)), monkeypatch)
-        crosses = marks(axes, "x")
-        assert [len(places) for places in crosses] == [1, 1, 1]
-        (xs, ys) = zip(*(places[0] for places in crosses), strict=True)
-        assert max(xs) - min(xs) < 1  # they diverged at one step size
-        points = [72 * y / axes.figure.dpi for y in sorted(ys)]
-        assert min(b - a for a, b in pairwise(points)) > 5
-        inside = axes.get_window_extent()
-        assert inside.y0 - 1 < min(ys) < max(ys) < inside.y1 + 1
-        assert inside.x0 < xs[0] < inside.x1
-
-
-def test_a_step_size_at_which_everything_diverged_is_on_the_axis(summary, monkeypatch):
-    wild = copy.deepcopy(summary)
-    for point in wild["sensitivity"]["sgd"]:
-        if point["lr"] == 0.1:
-            point |= {"lr": 50.0, "diverged": 2}
-    low, high = sensitivity_axes(wild, monkeypatch).get_xlim()
-    assert low < 1e-4
-    assert high > 50
-
-
-def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
-    before = sensitivity_axes(summary, monkeypatch)
-    spoilt = copy.deepcopy(summary)
-    bad = next(point for point in spoilt["sensitivity"]["sgd"] if point["lr"] == 0.01)
-    bad["mean"] = -5000.0
-    after = sensitivity_axes(spoilt, monkeypatch)
-    assert after.get_ylim()[0] >= before.get_ylim()[0] - 1
-    assert marks(before, "v") == []
-    (((x, y),),) = marks(after, "v")  # a hollow caret, at the axis, over its step size
-    assert x == pytest.approx(after.transData.transform((0.01, 0))[0])
-    box = after.get_window_extent()
-    assert box.y0 <= y < (box.y0 + box.y1) / 2
-    caret = next(line for line in after.lines if line.get_marker() == "v" and len(line.get_xdata()))
-    assert caret.get_markerfacecolor() == "none"
-    caption = words(report.render(spoilt))
-    assert (
-        f"a hollow caret where one lies beyond it; the axis goes from the best point to {figures.REACH}"
-        in caption
-    )
-
-
-def test_the_chosen_points_are_always_shown(summary, monkeypatch):
-    poor = copy.deepcopy(summary)
-    chosen = poor["optimizers"]["adam"]["chosen"]
-    chosen["valid"]["mean"] = -5000.0
-    assert sensitivity_axes(poor, monkeypatch).get_ylim()[0] < -5000
-
-
-def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
-    def renamed(names):
-        made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
-        return drawings(stats.summarize(made), made)
-
-    for name, text in renamed({"mda": "schedulefree.SGDScheduleFree"}).items():
-        assert "SGDScheduleFree" in text, name
-        assert "schedulefree." not in text, name
-    for name, text in renamed({"mda": "one.Lion", "sgd": "two.Lion"}).items():
-        assert "one.Lion" in text, name
-        assert "two.Lion" in text, name

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats as scipy_stats
 from synthetic_runs import run, study
 
-from dualavg_bench import stats
+from dualavg_bench import findings, stats
 
 
 def grid(scores, optimizer="mda", **changes):
@@ -188,7 +188,7 @@ def test_holm_is_the_step_down_correction_of_the_textbook():
 def test_where_a_t_test_says_nothing_nothing_is_claimed(a, b, p):
     (pair,) = stats.compare(confirmed({"a": a, "b": b}))
     assert (pair["p"], pair["p_holm"]) == (p, p)
-    assert not stats.distinguishable(pair)
+    assert not findings.distinguishable(pair)
     json.dumps(pair, allow_nan=False)
 
 

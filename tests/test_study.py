@@ -158,7 +158,7 @@ def test_a_truncated_result_stops_the_study_with_a_sentence(undisturbed: Path, t
 
 
 def test_the_report_can_be_made_again(undisturbed: Path) -> None:
-    from dualavg_bench.display import write_reports
+    from dualavg_bench.commands import write_reports
 
     folder = undisturbed / "out" / "spirals-quick"
     page = (folder / "report.html").read_text()

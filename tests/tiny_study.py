@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import dualavg_bench
 
 TEMPLATE = Path(dualavg_bench.__file__).parent / "templates" / "new_recipe.py"
+
+Command = Callable[..., tuple[int, str, str]]
 
 
 def write_recipe(folder: Path, *, steps: int = 120, confirm: int = 2, extra: str = "") -> Path:

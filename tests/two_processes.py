@@ -17,9 +17,9 @@ from dualavg import MDA
 STEPS = 12
 
 
-def network() -> torch.nn.Module:
+def network(dtype: torch.dtype = torch.float64) -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).to(dtype)
 
 
 def batch(k: int) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def batch(k: int) -> tuple[Tensor, Tensor]:
 
 def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, part: slice) -> None:
     for k in steps:
-        inputs, targets = (t[part] for t in batch(k))
+        inputs, targets = (t[part].to(next(model.parameters()).dtype) for t in batch(k))
         optimizer.zero_grad()
         mse_loss(model(inputs), targets).backward()
         for group in optimizer.param_groups:
@@ -38,9 +38,9 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, 
         optimizer.step()
 
 
-def alone() -> list[Tensor]:
-    model = network()
-    fit(model, MDA(model.parameters(), weight_decay=1e-3), range(STEPS), slice(None))
+def alone(dtype: torch.dtype = torch.float64, **how: Any) -> list[Tensor]:
+    model = network(dtype)
+    fit(model, MDA(model.parameters(), weight_decay=1e-3, **how), range(STEPS), slice(None))
     return [p.detach() for p in model.parameters()]
 
 
@@ -66,20 +66,20 @@ def ddp(part: slice, folder: Path) -> None:
     torch.save([p.detach() for p in model.parameters()], folder / f"rank{dist.get_rank()}.pt")
 
 
-def _sharded() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _sharded(dtype: torch.dtype, **how: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = network()
+    model = network(dtype)
     mesh = init_device_mesh("cpu", (2,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
-    return model, MDA(model.parameters(), weight_decay=1e-3)
+    return model, MDA(model.parameters(), weight_decay=1e-3, **how)
 
 
-def fsdp2(part: slice, folder: Path) -> None:
+def fsdp2(part: slice, folder: Path, dtype: torch.dtype = torch.float64, **how: Any) -> None:
     """Half the run, a sharded checkpoint, and the other half in new objects."""
-    model, optimizer = _sharded()
+    model, optimizer = _sharded(dtype, **how)
     fit(model, optimizer, range(STEPS // 2), part)
     state = optimizer.state[next(iter(model.parameters()))]
     assert type(state["s"]) is type(state["x0"]) is type(next(iter(model.parameters())).data)
@@ -88,7 +88,7 @@ def fsdp2(part: slice, folder: Path) -> None:
     fit(model, optimizer, range(STEPS // 2, STEPS), part)
     whole = [p.full_tensor() for p in model.parameters()]
 
-    model, optimizer = _sharded()
+    model, optimizer = _sharded(dtype, **how)
     weights, saved = get_state_dict(model, optimizer)
     target = {"model": weights, "optimizer": saved}
     dcp.load(target, checkpoint_id=folder / "checkpoint")

@@ -1,0 +1,23 @@
+"""Two hundred lines of plain text, as the files that RoBERTa's data are read from."""
+
+import torch
+
+from dualavg_bench.data import plain_text
+
+LINES = [f"line {i} says {'word ' * (i % 7)}and no more" for i in range(200)]
+
+
+def written(folder, **texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "valid", "test"):
+        text = texts.get(split, "\n".join(LINES) + "\n")
+        (folder / f"{split}.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def loaded(folder, **settings):
+    return plain_text.load(folder, "books-wiki", **{"length": 32, "vocabulary": 300, **settings})
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
