@@ -2,17 +2,20 @@
 
     pip install -c constraints.txt -e '.[bench]'
     python examples/bf16_transformer.py --seeds 1 --steps 300     # a look, about three minutes on one core
-    python examples/bf16_transformer.py                           # what docs/half-precision.md states
+    python examples/bf16_transformer.py                           # docs/half-precision.md's table, 25 minutes
+    python examples/bf16_transformer.py --decay --only MDA --lr 1.5
 
-A word-level language model learns docstrings three times from the same start, on the same batches:
+A word-level language model learns docstrings several times from the same start, on the same batches:
 
-    float32    weights, gradients and arithmetic in float32
-    bf16       `model.to(torch.bfloat16)` and an ordinary loop; nothing else is kept
-    masters    the control: the network in bfloat16, the optimizer on float32 copies of its weights
+    float32      weights, gradients and arithmetic in float32
+    bf16         `model.to(torch.bfloat16)` and an ordinary loop; nothing else is kept
+    masters      the control: the network in bfloat16, the optimizer on float32 copies of its weights
+    stochastic   MDA only: as bf16, but every weight is rounded up or down by chance, right on average
 
-The step size is constant after a warm-up, so that c stays at 0.1 and the rounded average x may lag behind
-its target z by up to 1/(2c) = 5 units in the last place: the hard case. The score is the training loss over
-fixed blocks of the training text, in float32 arithmetic. Compare modes of one optimizer at one lr.
+The step size is constant after a warm-up (unless --decay), so that c stays at 0.1 and the rounded average x
+may lag behind the exact average y of the same z by up to 1/(2c) = 5 units in the last place: the hard case.
+The score is the training loss over fixed blocks of the training text, in float32 arithmetic. Compare modes of
+one optimizer at one lr. A run whose loss is not a number or above the untrained network's has diverged.
 """
 
 import argparse
@@ -29,11 +32,11 @@ from torch.nn import functional as F  # noqa: N812
 from dualavg import MDA
 
 WORDS, LENGTH, BATCH, SCORED = 2000, 32, 16, 256
-MODES = ("float32", "bf16", "masters")
+MODES = ("float32", "bf16", "masters", "stochastic")
 OPTIMIZERS = {
-    "MDA": (MDA, {}, (1.5, 5.0, 8.0)),
-    "SGD+M": (torch.optim.SGD, {"momentum": 0.9}, (0.15, 0.5, 0.8)),
-    "AdamW": (torch.optim.AdamW, {}, (0.003, 0.01)),
+    "MDA": (MDA, {}, (1.5, 5.0, 10.0)),
+    "SGD+M": (torch.optim.SGD, {"momentum": 0.9}, (0.15, 0.5, 1.0)),
+    "AdamW": (torch.optim.AdamW, {}, (0.001, 0.003, 0.01)),
 }
 # Bytes a parameter in bf16: weights, gradient, state; with masters 4 more, and float32 state.
 BYTES = {"MDA": (10, 16), "SGD+M": (6, 12), "AdamW": (8, 16)}
@@ -62,108 +65,183 @@ def loss_of(model: torch.nn.Module, blocks: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), blocks[:, 1:].flatten())
 
 
-def train(name: str, lr: float, mode: str, seed: int, steps: int, folder: Path) -> dict:
-    """Return the training loss at the end of one run, and how far x lags behind z."""
+def train(name: str, lr: float, mode: str, seed: int, steps: int, decay: bool, folder: Path) -> dict:
+    """Return the training loss at the end of one run, and how far the rounded average lags."""
     torch.set_num_threads(1)
     blocks = data(folder)
     model = network(seed)
+    scored = blocks.batch(torch.arange(0, len(blocks), len(blocks) // SCORED)[:SCORED], None)
+    with torch.no_grad():
+        untrained = loss_of(model.eval(), scored).item()
+    model.train()
     if mode != "float32":
         model.to(torch.bfloat16)
     weights = list(model.parameters())
-    owned = [torch.nn.Parameter(w.detach().float()) for w in weights] if mode == "masters" else weights
+    copies = mode in ("masters", "stochastic")
+    owned = [torch.nn.Parameter(w.detach().float()) for w in weights] if copies else weights
     make, settings, _ = OPTIMIZERS[name]
     optimizer = make(owned, lr=lr, **settings)
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: min(1.0, (k + 1) / (0.1 * steps)))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: factor(k, steps, decay=decay))
     order = torch.Generator().manual_seed(1000 + seed)
-    for _ in range(steps):
+    chance = torch.Generator().manual_seed(2000 + seed)
+    exact = (
+        [w.detach().float() for w in weights] if name == "MDA" and mode in ("bf16", "stochastic") else None
+    )
+    for k in range(steps):
         batch = blocks.batch(torch.randint(len(blocks), (BATCH,), generator=order), None)
         loss_of(model, batch).backward()
         for p, w in zip(owned, weights, strict=True):
             p.grad = w.grad.to(p.dtype)
         optimizer.step()
-        warmup.step()
+        c = min(1.0, 0.1 * lr / optimizer.param_groups[0]["lr"]) if k > 0.1 * steps else 0.1
+        schedule.step()
         for p, w in zip(owned, weights, strict=True):
             w.grad = None
-            if mode == "masters":
+            if mode == "stochastic":
+                p.data.copy_(by_chance(p.data, chance))
+            if copies:
                 w.data.copy_(p.data)
+        if exact:
+            for y, p in zip(exact, owned, strict=True):
+                y.lerp_(optimizer.state[p]["x0"].float() - optimizer.state[p]["s"] / (k + 1) ** 0.5, c)
     model.float().eval()
     with torch.no_grad():
-        scored = blocks.batch(torch.arange(0, len(blocks), len(blocks) // SCORED)[:SCORED], None)
-        score = loss_of(model, scored).item()
-    return {"optimizer": name, "lr": lr, "mode": mode, "seed": seed, "loss": score, "lag_ulp": lag(optimizer)}
+        loss = loss_of(model, scored).item()
+    diverged = not loss < untrained  # NaN too
+    lag = lag_of(weights, exact) if exact and not diverged else None
+    return {
+        "optimizer": name,
+        "lr": lr,
+        "mode": mode,
+        "seed": seed,
+        "loss": loss,
+        "lag": lag,
+        "diverged": diverged,
+    }
 
 
-def lag(optimizer: torch.optim.Optimizer) -> float | None:
-    """Return the median of |x - z| in units of bfloat16's last place at x, for MDA."""
-    if not isinstance(optimizer, MDA):
-        return None
+def factor(k: int, steps: int, *, decay: bool) -> float:
+    """Up over the first tenth of the steps; then level, or down to a twentieth."""
+    rise = min(1.0, (k + 1) / (0.1 * steps))
+    return min(rise, max(0.05, (steps - k) / (0.9 * steps))) if decay else rise
+
+
+def by_chance(x: torch.Tensor, chance: torch.Generator) -> torch.Tensor:
+    """Round to bfloat16's numbers, up with the probability that makes it right on average."""
+    bits = x.view(torch.int32) + torch.randint(1 << 16, x.shape, dtype=torch.int32, generator=chance)
+    return (bits & ~0xFFFF).view(torch.float32)
+
+
+def lag_of(weights: list[torch.Tensor], exact: list[torch.Tensor]) -> dict[str, float]:
+    """How far x is from the same average without rounding, in units of bfloat16's last place at x."""
     found = []
-    for x, state in optimizer.state.items():
-        z = state["x0"].float() - state["s"] / state["step"].sqrt()
-        unit = torch.exp2(x.detach().float().abs().clamp(min=1e-30).log2().floor() - 7)
-        found.append(((x.detach().float() - z).abs() / unit).flatten())
-    return torch.cat(found).median().item()
+    for w, y in zip(weights, exact, strict=True):
+        x = w.detach().float()
+        unit = torch.exp2(x.abs().clamp(min=1e-30).log2().floor() - 7)
+        found.append(((x - y).abs() / unit)[x.abs() > 1e-3])  # below, units are too small to matter
+    lags = torch.cat(found)
+    return {"median": lags.median().item(), "p95": lags.kthvalue(int(0.95 * len(lags))).values.item()}
 
 
-def summarize(results: list[dict], seeds: int) -> list[dict]:
-    """One row an optimizer and lr: differences between modes, paired by seed."""
+def summarize(results: list[dict]) -> list[dict]:
+    """One row an optimizer and lr: differences between modes, paired by seed, where neither run diverged."""
     rows = []
     for name, (_, _, lrs) in OPTIMIZERS.items():
         for lr in lrs:
             runs = {(r["mode"], r["seed"]): r for r in results if (r["optimizer"], r["lr"]) == (name, lr)}
-            plain = [runs["float32", seed]["loss"] for seed in range(seeds)]
-            row = {"optimizer": name, "lr": lr, "n": seeds, "float32": statistics.fmean(plain)}
+            if not runs:
+                continue
+            row = {"optimizer": name, "lr": lr, "float32": described(runs, "float32"), "gaps": {}}
             for mode in MODES[1:]:
-                gaps = [runs[mode, seed]["loss"] - p for seed, p in enumerate(plain)]
-                spread = statistics.stdev(gaps) / seeds**0.5 if seeds > 1 else None
-                row[mode] = {"mean": statistics.fmean(gaps), "se": spread, "worst": max(gaps)}
-            lags = [runs["bf16", seed]["lag_ulp"] for seed in range(seeds)]
-            row["lag_ulp"] = None if lags[0] is None else statistics.fmean(lags)
+                if any(m == mode for m, _ in runs):
+                    row["gaps"][mode] = described(runs, mode, "float32")
+            row["gaps"]["bf16 - masters"] = described(runs, "bf16", "masters")
+            lags = [r["lag"] for (mode, _), r in runs.items() if mode == "bf16" and not r["diverged"]]
+            row["lag"] = (
+                {key: statistics.fmean(lag[key] for lag in lags) for key in ("median", "p95")}
+                if name == "MDA" and lags
+                else None
+            )
             rows.append(row)
     return rows
 
 
+def described(runs: dict, mode: str, against: str | None = None) -> dict:
+    """Mean and standard error of a mode's losses, or of their differences to another's, and what diverged."""
+    seeds = sorted(seed for m, seed in runs if m == mode)
+    good = [s for s in seeds if not any(runs[m, s]["diverged"] for m in (mode, against) if m)]
+    values = [runs[mode, s]["loss"] - (runs[against, s]["loss"] if against else 0.0) for s in good]
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "se": statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None,
+        "n": len(values),
+        "diverged": sum(runs[mode, s]["diverged"] for s in seeds),
+        "of": len(seeds),
+    }
+
+
 def show(rows: list[dict]) -> None:
-    print(
-        f"\n{'':8}{'lr':>7}{'float32':>9}{'bf16 - float32':>20}{'masters - float32':>20}{'lag':>9}"
-        f"{'bytes':>10}"
-    )
+    columns = (*MODES[1:], "bf16 - masters")
+    print(f"\n{'':8}{'lr':>7}{'float32':>18}" + "".join(f"{name:>24}" for name in columns) + f"{'lag':>12}")
     for row in rows:
-        gaps = []
-        for mode in MODES[1:]:
-            error = "" if row[mode]["se"] is None else f" ± {row[mode]['se']:.4f}"
-            gaps.append(f"{row[mode]['mean']:+.4f}{error}")
-        lagging = "" if row["lag_ulp"] is None else f"{row['lag_ulp']:.1f} ulp"
-        size = "{} / {}".format(*BYTES[row["optimizer"]])
-        print(
-            f"{row['optimizer']:8}{row['lr']:>7g}{row['float32']:>9.4f}{gaps[0]:>20}{gaps[1]:>20}{lagging:>9}"
-            f"{size:>10}"
-        )
-    print(f"n = {rows[0]['n']} seeds, paired; mean ± standard error. bytes a parameter: bf16 / masters.")
+        gaps = [said(row["gaps"].get(name), signed=True) for name in columns]
+        lag = "{median:.1f}, {p95:.1f}".format(**row["lag"]) if row["lag"] else ""
+        line = f"{row['optimizer']:8}{row['lr']:>7g}{said(row['float32']):>18}"
+        print(line + "".join(f"{gap:>24}" for gap in gaps) + f"{lag:>12}")
+    print(
+        "Losses: float32's, then each mode's minus it, paired by seed: mean ± standard error (n);\n"
+        "lag of bf16's x behind the exact average: median, 95th percentile, in units of the last place."
+    )
+
+
+def said(figure: dict | None, *, signed: bool = False) -> str:
+    if figure is None:
+        return ""
+    if figure["mean"] is None:
+        return "diverged"
+    text = f"{figure['mean']:{'+' if signed else ''}.4f}"
+    text += "" if figure["se"] is None else f" ± {figure['se']:.4f}"
+    return text if figure["n"] == figure["of"] else f"{text} ({figure['n']})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="of a run (default: 600)")
     parser.add_argument("--seeds", type=int, default=4, help="(default: 4)")
+    parser.add_argument("--decay", action="store_true", help="let the step size fall after the warm-up")
+    parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer; all if not said")
+    parser.add_argument("--lr", type=float, help="one of the step sizes; all if not said")
     parser.add_argument("--workers", type=int, default=2, help="runs at once (default: 2)")
     parser.add_argument(
         "--out", type=Path, default=Path("out/bf16_transformer.json"), help="where figures go"
     )
     arguments = parser.parse_args()
-    grid = [(name, lr) for name, (_, _, lrs) in OPTIMIZERS.items() for lr in lrs]
-    jobs = [(*point, mode, seed) for seed, point, mode in product(range(arguments.seeds), grid, MODES)]
+    if arguments.lr and not any(arguments.lr in OPTIMIZERS[name][2] for name in OPTIMIZERS):
+        parser.error(f"no optimizer has lr {arguments.lr:g}: see OPTIMIZERS")
+    names = [arguments.only] if arguments.only else list(OPTIMIZERS)
+    grid = [(name, lr) for name in names for lr in OPTIMIZERS[name][2] if arguments.lr in (None, lr)]
+    jobs = [
+        (*point, mode, seed)
+        for seed, point, mode in product(range(arguments.seeds), grid, MODES)
+        if mode != "stochastic" or point[0] == "MDA"
+    ]
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(arguments.workers) as pool:
         data(Path(folder))  # written once, before all want it
-        waiting = [pool.submit(train, *job, arguments.steps, Path(folder)) for job in jobs]
+        waiting = [pool.submit(train, *job, arguments.steps, arguments.decay, Path(folder)) for job in jobs]
         results = []
         for future in waiting:
             results.append(future.result())
             print(f"\r{len(results)} of {len(jobs)} runs", end="", flush=True)
-    rows = summarize(results, arguments.seeds)
+    rows = summarize(results)
     show(rows)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"torch": torch.__version__, "steps": arguments.steps, "rows": rows, "runs": results}
+    facts = {
+        "torch": torch.__version__,
+        "steps": arguments.steps,
+        "decay": arguments.decay,
+        "rows": rows,
+        "runs": results,
+    }
     arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
     print(f"saved: {arguments.out}")
 
