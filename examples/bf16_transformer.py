@@ -2,7 +2,7 @@
 
     pip install -c constraints.txt -e '.[bench]'
     python examples/bf16_transformer.py --seeds 1 --steps 300     # a look, about three minutes on one core
-    python examples/bf16_transformer.py                           # docs/half-precision.md's table, 25 minutes
+    python examples/bf16_transformer.py                           # docs/half-precision.md's table, an hour
     python examples/bf16_transformer.py --decay --only MDA --lr 1.5
 
 A word-level language model learns docstrings several times from the same start, on the same batches:
@@ -10,10 +10,12 @@ A word-level language model learns docstrings several times from the same start,
     float32      weights, gradients and arithmetic in float32
     bf16         `model.to(torch.bfloat16)` and an ordinary loop; nothing else is kept
     masters      the control: the network in bfloat16, the optimizer on float32 copies of its weights
+    nearest      MDA only: as bf16, but every weight is rounded to the nearest, not in turns
     stochastic   MDA only: as bf16, but every weight is rounded up or down by chance, right on average
 
-The step size is constant after a warm-up (unless --decay), so that c stays at 0.1 and the rounded average x
-may lag behind the exact average y of the same z by up to 1/(2c) = 5 units in the last place: the hard case.
+The step size is constant after a warm-up (unless --decay), so that c stays at 0.1: the hard case. Rounded to
+the nearest, the average x may lag behind the exact average y of the same z by up to 1/(2c) = 5 units in the
+last place.
 The score is the training loss over fixed blocks of the training text, in float32 arithmetic. Compare modes of
 one optimizer at one lr. A run whose loss is not a number or above the untrained network's has diverged.
 """
@@ -32,7 +34,8 @@ from torch.nn import functional as F  # noqa: N812
 from dualavg import MDA
 
 WORDS, LENGTH, BATCH, SCORED = 2000, 32, 16, 256
-MODES = ("float32", "bf16", "masters", "stochastic")
+MODES = ("float32", "bf16", "masters", "nearest", "stochastic")
+OURS = ("nearest", "stochastic")  # other ways of rounding, for MDA alone
 OPTIMIZERS = {
     "MDA": (MDA, {}, (1.5, 5.0, 10.0)),
     "SGD+M": (torch.optim.SGD, {"momentum": 0.9}, (0.15, 0.5, 1.0)),
@@ -77,16 +80,15 @@ def train(name: str, lr: float, mode: str, seed: int, steps: int, decay: bool, f
     if mode != "float32":
         model.to(torch.bfloat16)
     weights = list(model.parameters())
-    copies = mode in ("masters", "stochastic")
+    copies = mode in ("masters", *OURS)
     owned = [torch.nn.Parameter(w.detach().float()) for w in weights] if copies else weights
     make, settings, _ = OPTIMIZERS[name]
     optimizer = make(owned, lr=lr, **settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: factor(k, steps, decay=decay))
     order = torch.Generator().manual_seed(1000 + seed)
     chance = torch.Generator().manual_seed(2000 + seed)
-    exact = (
-        [w.detach().float() for w in weights] if name == "MDA" and mode in ("bf16", "stochastic") else None
-    )
+    lags = name == "MDA" and mode in ("bf16", *OURS)
+    exact = [w.detach().float() for w in weights] if lags else None
     for k in range(steps):
         batch = blocks.batch(torch.randint(len(blocks), (BATCH,), generator=order), None)
         loss_of(model, batch).backward()
@@ -97,8 +99,8 @@ def train(name: str, lr: float, mode: str, seed: int, steps: int, decay: bool, f
         schedule.step()
         for p, w in zip(owned, weights, strict=True):
             w.grad = None
-            if mode == "stochastic":
-                p.data.copy_(by_chance(p.data, chance))
+            if mode in OURS:
+                p.data.copy_(p.data.bfloat16() if mode == "nearest" else by_chance(p.data, chance))
             if copies:
                 w.data.copy_(p.data)
         if exact:
@@ -156,12 +158,11 @@ def summarize(results: list[dict]) -> list[dict]:
                 if any(m == mode for m, _ in runs):
                     row["gaps"][mode] = described(runs, mode, "float32")
             row["gaps"]["bf16 - masters"] = described(runs, "bf16", "masters")
-            lags = [r["lag"] for (mode, _), r in runs.items() if mode == "bf16" and not r["diverged"]]
-            row["lag"] = (
-                {key: statistics.fmean(lag[key] for lag in lags) for key in ("median", "p95")}
-                if name == "MDA" and lags
-                else None
-            )
+            row["lag"] = {}
+            for mode in ("bf16", *OURS):
+                lags = [r["lag"] for (m, _), r in runs.items() if m == mode and r["lag"]]
+                if lags:
+                    row["lag"][mode] = {key: statistics.fmean(lag[key] for lag in lags) for key in lags[0]}
             rows.append(row)
     return rows
 
@@ -182,16 +183,16 @@ def described(runs: dict, mode: str, against: str | None = None) -> dict:
 
 def show(rows: list[dict]) -> None:
     columns = (*MODES[1:], "bf16 - masters")
-    print(f"\n{'':8}{'lr':>7}{'float32':>18}" + "".join(f"{name:>24}" for name in columns) + f"{'lag':>12}")
+    print(f"\n{'':8}{'lr':>7}{'float32':>18}" + "".join(f"{name:>23}" for name in columns))
     for row in rows:
         gaps = [said(row["gaps"].get(name), signed=True) for name in columns]
-        lag = "{median:.1f}, {p95:.1f}".format(**row["lag"]) if row["lag"] else ""
         line = f"{row['optimizer']:8}{row['lr']:>7g}{said(row['float32']):>18}"
-        print(line + "".join(f"{gap:>24}" for gap in gaps) + f"{lag:>12}")
-    print(
-        "Losses: float32's, then each mode's minus it, paired by seed: mean ± standard error (n);\n"
-        "lag of bf16's x behind the exact average: median, 95th percentile, in units of the last place."
-    )
+        print(line + "".join(f"{gap:>23}" for gap in gaps))
+    print("Losses: float32's, then each mode's minus it, paired by seed: mean ± standard error (n).")
+    for row in rows:
+        for mode, lag in row["lag"].items():
+            lagging = f"{lag['median']:.2f} units (median), {lag['p95']:.2f} (95th percentile)"
+            print(f"MDA {row['lr']:g}, {mode}: x lags behind the exact average by {lagging}")
 
 
 def said(figure: dict | None, *, signed: bool = False) -> str:
@@ -207,7 +208,7 @@ def said(figure: dict | None, *, signed: bool = False) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="of a run (default: 600)")
-    parser.add_argument("--seeds", type=int, default=4, help="(default: 4)")
+    parser.add_argument("--seeds", type=int, default=8, help="(default: 8)")
     parser.add_argument("--decay", action="store_true", help="let the step size fall after the warm-up")
     parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer; all if not said")
     parser.add_argument("--lr", type=float, help="one of the step sizes; all if not said")
@@ -223,7 +224,7 @@ def main() -> None:
     jobs = [
         (*point, mode, seed)
         for seed, point, mode in product(range(arguments.seeds), grid, MODES)
-        if mode != "stochastic" or point[0] == "MDA"
+        if mode not in OURS or point[0] == "MDA"
     ]
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(arguments.workers) as pool:
         data(Path(folder))  # written once, before all want it

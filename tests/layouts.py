@@ -6,14 +6,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-ULP = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float64: 2**-52}
+ULP = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float64: 2**-52}
 
 
-def ulps(a: Tensor, b: Tensor) -> float:
-    """Largest distance in units of the last place of the larger."""
+def ulps(a: Tensor, b: Tensor, *terms: Tensor) -> float:
+    """Largest distance in units of the last place of the largest: of both, or of what they are sums of."""
     if a.numel() == 0:
         return 0.0
-    size = torch.maximum(a.abs(), b.abs()).double().clamp(min=1e-30)
+    size = torch.stack([t.detach().abs().double() for t in (a, b, *terms)]).amax(0).clamp(min=1e-30)
     unit = 2.0 ** size.log2().floor() * ULP[a.dtype]
     return float(((a.double() - b.double()).abs() / unit).max())
 

@@ -1,4 +1,4 @@
-"""The default path on CPUs: torch's fused SGD does the sum and the step from it, where it can."""
+"""The default path on CPUs: sum and step by torch's fused SGD, or the for-loop piece by piece."""
 
 from functools import partial
 from typing import Any
@@ -10,6 +10,8 @@ from cases import train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import HOW, layouts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dualavg import MDA, DualAveraging, _kernels
 
@@ -111,3 +113,57 @@ def test_gradients_are_left_as_they_are() -> None:
     p.grad = torch.linspace(-1, 1, 5)
     MDA([p], weight_decay=0.1, maximize=True).step()
     assert torch.equal(p.grad, torch.linspace(-1, 1, 5))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [
+        (torch.bfloat16, {"weight_decay": 0.01}),
+        (torch.float16, {"maximize": True}),
+        (torch.float32, {"anchor_dtype": torch.bfloat16}),
+    ],
+    ids=str,
+)
+def test_large_tensors_of_mixed_dtypes_go_by_pieces(
+    dtype: torch.dtype, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_kernels, "_PIECE", 100)
+    seen: list[int] = []
+    for_loop = _kernels._single_tensor
+
+    def spy(xs: list[torch.Tensor], *args: Any, **more: Any) -> None:
+        seen.append(max(x.numel() for x in xs))
+        for_loop(xs, *args, **more)
+
+    monkeypatch.setattr(_kernels, "_single_tensor", spy)
+    slow, fast = (any_parameters((33, 31), (7,), dtype=dtype) for _ in range(2))
+    train(MDA(slow, foreach=False, fused=False, **how), range(5))
+    assert max(seen) == 33 * 31
+    seen.clear()
+    train(MDA(fast, **how), range(5))
+    assert max(seen) == 100
+    for p, q in zip(slow, fast, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_pieces_take_next_to_no_memory() -> None:
+    (p,) = any_parameters((3_000_000,), dtype=torch.bfloat16)
+    optimizer = MDA([p])
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    made: list[int] = []
+
+    class Largest(TorchDispatchMode):
+        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            given = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if isinstance(t, torch.Tensor)}
+            made.extend(
+                t.untyped_storage().nbytes()
+                for t in tree_leaves(result)
+                if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in given
+            )
+            return result
+
+    with Largest():
+        optimizer.step()
+    assert 0 < max(made) <= 4 * _kernels._PIECE

@@ -102,19 +102,19 @@ def test_after_a_decay_x_is_z_rounded() -> None:
         assert ((x - z).abs() <= 0.5 * ulp(z) + 1e-6).all()
 
 
-def test_without_coupling_x_stops_short_of_z() -> None:
-    # The documented limit: with c = 0.1 to the end, x stands still up to 5 ulps from z.
+def test_without_coupling_x_follows_z_all_the_same() -> None:
+    # With c = 0.1 to the end, rounding to the nearest would leave x up to 5 ulps from z, and 4 in the median.
     _, optimizer = train("mda-uncoupled", BF16)
     for p in optimizer.state:
         x, z = p.detach().double(), z_of(p, optimizer)
         moved = x != optimizer.state[p]["x0"].double()
-        assert ((x - z).abs() / ulp(x))[moved].median() > 2
+        assert ((x - z).abs() / ulp(x))[moved].median() < 1
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("foreach", [False, True])
-def test_the_rounding_error_stays_within_one_over_two_c_ulps(momentum: float, foreach: bool) -> None:
-    # e_{k+1} = (1-c) e_k + r_k with |r_k| <= ulp/2 gives |e_k| <= ulp/(2c), for any k.
+def test_the_rounding_error_does_not_grow(momentum: float, foreach: bool) -> None:
+    # e_{k+1} = (1-c) e_k + r_k with |r_k| <= (1 - c^2/2) ulp gives |e_k| <= (1 - c^2/2)/c ulp, for any k.
     generator = torch.Generator().manual_seed(0)
     p = nn.Parameter(torch.randn(1000, generator=generator).to(BF16))
     drift = torch.randn(1000, generator=generator)
@@ -126,7 +126,8 @@ def test_the_rounding_error_stays_within_one_over_two_c_ulps(momentum: float, fo
         optimizer.step()
         exact = reference.step(p.grad, lr=1.0, c=1 - momentum)
         largest = torch.maximum(largest, torch.maximum(ulp(exact), ulp(p.detach())))
-        bound = largest / (2 * (1 - momentum))
+        c = 1 - momentum
+        bound = largest * (1 - c**2 / 2) / c
         assert ((p.detach().double() - exact).abs() <= 1.001 * bound + 1e-6).all()
 
 
@@ -152,8 +153,8 @@ def test_gradients_too_small_for_bf16_sgd_move_the_parameter() -> None:
     assert torch.equal(stuck[0], start)
     assert torch.equal(stuck[1], start)
     assert ((start.double() - exact) > 1).all()
-    # The bound of the test above: 1/(2c) = 5 ulps, of the largest value on the way.
-    assert ((moving.detach().double() - exact).abs() <= 5 * ulp(start)).all()
+    # Far within the bound of the test above, with the ulp of the largest value on the way.
+    assert ((moving.detach().double() - exact).abs() <= 1.5 * ulp(start)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -69,13 +69,23 @@ MUTANTS = {
     ),
     "the fused kernel forgets weight decay": (
         "_fused.cpp",
-        "if (DECAY) si = fma_(decayed, xi, si);",
+        "if (DECAY) si = fma_(k.decayed, xi, si);",
         "",
     ),
     "the fused kernel multiplies and adds instead of lerp": (
         "_fused.cpp",
-        "NEAR ? fma_(c, way, xi) : fma_(-rest, way, a)",
-        "rest * xi + c * a",
+        "NEAR ? fma_(k.c, way, xi) : fma_(-rest, way, a)",
+        "rest * xi + k.c * a",
+    ),
+    "half precision is rounded to the nearest": (
+        "_kernels.py",
+        "x.dtype in DIGITS and y.dtype == torch.float32",
+        "False",
+    ),
+    "the fused kernel rounds to the nearest": (
+        "_fused.cpp",
+        "if constexpr (TURNS) y = in_turns(y, x0[i], k.phase, k.scale);",
+        "",
     ),
 }  # fmt: skip
 

@@ -75,7 +75,7 @@ def test_freed_storage_is_none_of_the_kernel_s_business(which: str) -> None:
     {"gradient": p.grad, "parameter": p, **state}[which].untyped_storage().resize_(0)
     assert _fused.prepare([p], optimizer.state) is None
     if which != "step":
-        lists = [p], [p.grad], [state["x0"]], [state["s"]], [1.0], [1.0]
+        lists = [p], [p.grad], [state["x0"]], [state["s"]], [1.0], [1.0], [1.0]
         assert _fused.update(*lists, c=0.1, weight_decay=0.0, maximize=False) == [0]
 
 

@@ -179,6 +179,7 @@ class AnchoredOptimizer(Optimizer, ABC):
                 sums,
                 lambdas,
                 scales,
+                ks,
                 c=c,
                 weight_decay=group["weight_decay"],
                 maximize=group["maximize"],

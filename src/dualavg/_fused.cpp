@@ -3,10 +3,12 @@
 //     s_k     = s_{k-1} + lambda_k (g_k + weight_decay x_k)
 //     x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k
 //
-// operation by operation as _kernels.py's for-loop has it, so that both round alike.
+// operation by operation as _kernels.py's for-loop has it, so that both round alike; and x in bfloat16 as
+// _rounding.py has it.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace {
 
@@ -41,49 +43,80 @@ inline void look_ahead(const T* from) {  // what will be written is asked for as
     for (int64_t i = 0; i < BLOCK; i += 64 / sizeof(T)) __builtin_prefetch(from + AHEAD + i, WRITTEN);
 }
 
-template <bool DECAY, bool NEAR, typename X, typename G, typename A, typename S>
+// y as a bfloat16 that takes turns, by the rule of _rounding.py; `scale` is (1 - c^2) / 2^23.
+inline float in_turns(float y, bf16 x0, uint32_t phase, float scale) {
+    const auto h = static_cast<int16_t>(x0.bits * 27146u + phase);
+    const float added = float(h) * scale + 0x1p-8f;
+    uint32_t bits;
+    std::memcpy(&bits, &y, sizeof bits);
+    bits &= 0xff800000u;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    y += power * added;
+    std::memcpy(&bits, &y, sizeof bits);
+    bits &= 0xffff0000u;
+    std::memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+struct Part {  // of the list of tensors, as Python hands it over
+    void *x; const void *g; const void *x0; void *s; float* step; int64_t n; double decayed, lambda, pull, k;
+};
+
+template <typename S>
+struct Numbers {  // of a tensor's step
+    S decayed, lambda, c, pull;
+    float scale;
+    uint32_t phase;
+    Numbers(const Part& p, double c)
+        : decayed(p.decayed), lambda(p.lambda), c(c), pull(p.pull), scale((1 - c * c) * 0x1p-23),
+          phase(static_cast<uint32_t>(static_cast<int64_t>(p.k) * 40502 + 1)) {}
+};
+
+template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
 inline void some(X* __restrict__ x, const G* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s,
-                 int64_t n, S decayed, S lambda, S c, S pull) {
-    const S rest = S(1) - c;
+                 int64_t n, const Numbers<S> k) {
+    const S rest = S(1) - k.c;
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
         const S xi = wide(x[i]), a = wide(x0[i]), way = a - xi;
         S si = s[i];
-        if (DECAY) si = fma_(decayed, xi, si);
-        si = fma_(lambda, S(wide(g[i])), si);
+        if (DECAY) si = fma_(k.decayed, xi, si);
+        si = fma_(k.lambda, S(wide(g[i])), si);
         s[i] = si;
-        const S y = NEAR ? fma_(c, way, xi) : fma_(-rest, way, a);  // torch's lerp: exact at both ends
-        put(x[i], fma_(pull, si, y));
+        S y = NEAR ? fma_(k.c, way, xi) : fma_(-rest, way, a);  // torch's lerp: exact at both ends
+        y = fma_(k.pull, si, y);
+        if constexpr (TURNS) y = in_turns(y, x0[i], k.phase, k.scale);
+        put(x[i], y);
     }
 }
 
-template <bool DECAY, bool NEAR, typename X, typename G, typename A, typename S>
-void flat(X* x, const G* g, const A* x0, S* s, int64_t n, S decayed, S lambda, S c, S pull) {
+template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
+void flat(X* x, const G* g, const A* x0, S* s, int64_t n, const Numbers<S>& k) {
     for (; n >= BLOCK; x += BLOCK, g += BLOCK, x0 += BLOCK, s += BLOCK, n -= BLOCK) {
         if (n >= AHEAD + BLOCK) {
             look_ahead<1>(x), look_ahead<0>(g), look_ahead<0>(x0), look_ahead<1>(s);
         }
-        some<DECAY, NEAR>(x, g, x0, s, BLOCK, decayed, lambda, c, pull);
+        some<DECAY, NEAR, TURNS>(x, g, x0, s, BLOCK, k);
     }
-    some<DECAY, NEAR>(x, g, x0, s, n, decayed, lambda, c, pull);
+    some<DECAY, NEAR, TURNS>(x, g, x0, s, n, k);
 }
 
-struct Part {  // of the list of tensors, as Python hands it over
-    void *x; const void *g; const void *x0; void *s; float* step; int64_t n; double decayed, lambda, pull;
-};
-
 template <typename X, typename G, typename A, typename S>
-void piece(const Part& p, int64_t from, int64_t n, S c) {
+void piece(const Part& p, int64_t from, int64_t n, double c) {
     X* x = static_cast<X*>(p.x) + from;
     const G* g = static_cast<const G*>(p.g) + from;
     const A* x0 = static_cast<const A*>(p.x0) + from;
     S* s = static_cast<S*>(p.s) + from;
-    const S decayed(p.decayed), lambda(p.lambda), pull(p.pull);
-    const bool near = std::fabs(c) < S(0.5);
-    if (near && decayed == S(0)) flat<false, true>(x, g, x0, s, n, decayed, lambda, c, pull);
-    else if (near) flat<true, true>(x, g, x0, s, n, decayed, lambda, c, pull);
-    else if (decayed == S(0)) flat<false, false>(x, g, x0, s, n, decayed, lambda, c, pull);
-    else flat<true, false>(x, g, x0, s, n, decayed, lambda, c, pull);
+    const Numbers<S> k(p, c);
+    const bool decay = k.decayed != S(0), near = std::fabs(k.c) < S(0.5);
+    constexpr bool HALF = std::is_same<X, bf16>::value;  // an average in half precision is rounded in turns
+    if (near && decay) flat<true, true, HALF>(x, g, x0, s, n, k);
+    else if (near) flat<false, true, HALF>(x, g, x0, s, n, k);
+    else if (c < 1 && decay) flat<true, false, HALF>(x, g, x0, s, n, k);
+    else if (c < 1) flat<false, false, HALF>(x, g, x0, s, n, k);
+    else if (decay) flat<true, false, false>(x, g, x0, s, n, k);
+    else flat<false, false, false>(x, g, x0, s, n, k);
 }
 
 constexpr int64_t WORTH = 1 << 15;  // elements for which a second thread is woken
@@ -102,7 +135,7 @@ void run(const Part* parts, int64_t count, double c, int threads) {
             const int64_t n = parts[i].n;
             if (begin >= n) { begin -= n; continue; }
             const int64_t here = n - begin < left ? n - begin : left;
-            piece<X, G, A, S>(parts[i], begin, here, S(c));
+            piece<X, G, A, S>(parts[i], begin, here, c);
             left -= here, begin = 0;
         }
     }
@@ -189,7 +222,7 @@ extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts, double*
         const int here = kind_of(x.dtype, g.dtype, x0.dtype, s.dtype);
         if (here < 0 || (i && here != kind)) return -1;
         kind = here;
-        parts[i] = Part{x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.n, 0, 0, 0};
+        parts[i] = Part{x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.n, 0, 0, 0, 0};
         ks[i] = double(*parts[i].step) + 1;
     }
     return kind;
@@ -204,6 +237,7 @@ extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers, d
         parts[i].decayed = lambda * weight_decay;
         parts[i].lambda = maximize ? -lambda : lambda;
         parts[i].pull = -(c / beta);
+        parts[i].k = *parts[i].step;
     }
     return dispatch(parts, count, c, threads, kind);
 }

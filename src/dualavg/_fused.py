@@ -25,8 +25,8 @@ _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that 
 }
 
 
-# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many, decayed, lambda, pull.
-_ROW = struct.Struct("5Pq3d")
+# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many, decayed, lambda, pull, k + 1.
+_ROW = struct.Struct("5Pq4d")
 KEPT = {"step", "x0", "s"}  # the state of a parameter whose step can be prepared
 PLAIN = {Tensor, torch.nn.Parameter}  # a subclass may keep its numbers elsewhere, or nowhere
 
@@ -105,6 +105,7 @@ def update(
     sums: list[Tensor],
     lambdas: Sequence[Any],
     betas: Sequence[Any],
+    ks: Sequence[Any],
     *,
     c: Any,
     weight_decay: float,
@@ -120,7 +121,8 @@ def update(
     c = float(c)
     parts: dict[int, list[Any]] = {}
     rest, copies = [], []
-    for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
+    rows = zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True)
+    for i, (x, g, x0, s, lam, beta, k) in enumerate(rows):
         kind = _KINDS.get((x.dtype, g.dtype, x0.dtype, s.dtype))
         if kind is None or not _in_order(x, g, x0, s):
             rest.append(i)
@@ -135,12 +137,12 @@ def update(
         if kind not in parts:
             parts[kind] = []
         where = x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, x.numel()
-        parts[kind] += (*where, lam * weight_decay, -lam if maximize else lam, -(c / beta))
+        parts[kind] += (*where, lam * weight_decay, -lam if maximize else lam, -(c / beta), k)
     threads = torch.get_num_threads()
     left = set(rest)
     increment_version([p for i, p in enumerate(params) if i not in left])
     for kind, numbers in parts.items():
-        count = len(numbers) // 9
+        count = len(numbers) // 10
         kernel.dualavg_update(_rows(count).pack(*numbers), count, c, threads, kind)
     return rest
 
@@ -180,6 +182,7 @@ def update_compiled(
     sums: list[Tensor],
     lambdas: Sequence[Any],
     betas: Sequence[Any],
+    ks: Sequence[Any],
     *,
     c: Any,
     weight_decay: float,
@@ -190,13 +193,14 @@ def update_compiled(
     Numbers are handed over as tensors, so that a moving lr compiles nothing anew.
     """
     device, n = params[0].device, len(params)
-    numbers = [*lambdas, *betas, c]
+    numbers = [*lambdas, *betas, *ks, c]
     if not any(isinstance(number, Tensor) for number in numbers):
         dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
         numbers = list(torch.tensor(numbers, dtype=dtype, device=device).unbind())
     how = {"weight_decay": weight_decay, "maximize": maximize, "differentiable": False}
     try:
-        _compiled(for_loop)(params, grads, x0s, sums, numbers[:n], numbers[n : 2 * n], c=numbers[-1], **how)
+        parts = (numbers[i * n : (i + 1) * n] for i in range(3))
+        _compiled(for_loop)(params, grads, x0s, sums, *parts, c=numbers[-1], **how)
     except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was changed
         say_once(f"torch.compile cannot generate it for {device.type} ({error.inner_exception})")
         return list(range(n))
