@@ -106,6 +106,7 @@ def reproduce(
     workers: Workers = None,
     scheduler: str | None = None,
     recipes: str | None = None,
+    together: bool = False,
     extend: bool | None = None,
 ) -> None:
     """Run the paper's experiments and its ablation, and print what agrees with the paper and what does not.
@@ -119,14 +120,23 @@ def reproduce(
         workers: Processes that run at once; one a core if not said.
         scheduler: Address of a dask scheduler to use instead.
         recipes: Names with commas between; all seven if not said.
+        together: Side by side on the same workers, not one after the other: none is idle at a study's end.
         extend: Add step sizes while the best lies on the edge of its grid; not at quick scale if not said.
     """
     from dualavg_bench.commands import reproduce
 
     names = [name.strip() for name in recipes.split(",")] if recipes else None
-    more = {"data": data, "workers": workers, "scheduler": scheduler}
-    extend = scale != "quick" if extend is None else extend
-    if not reproduce(scale, out=out, names=names, extend=extend, **more):
+    whole = reproduce(
+        scale,
+        out=out,
+        names=names,
+        together=together,
+        workers=workers,
+        scheduler=scheduler,
+        data=data,
+        extend=scale != "quick" if extend is None else extend,
+    )
+    if not whole:
         sys.exit(1)
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,40 @@ class Finished:
     report: Path
 
 
+class Shared:
+    """Workers and their display, for one study or for several in threads, which take turns.
+
+    A study has its turn except while it waits for its runs: what it does besides draws from torch's generator
+    and with matplotlib, of which a process has one.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.turn = threading.Lock()
+        self.given_up = False
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let others have their turn in the block."""
+        self.turn.release()
+        try:
+            yield
+        finally:
+            self.turn.acquire()
+
+
+@contextlib.contextmanager
+def _workers(workers: int | None, scheduler: str | None, *, together: bool = False) -> Iterator[Shared]:
+    from dualavg_bench.engine import cluster
+
+    with cluster(workers, scheduler) as client, (display := Display(client, together=together)).progress:
+        shared = Shared(display)
+        try:
+            yield shared
+        finally:
+            shared.given_up = True
+
+
 def run_study(
     reference: str,
     scale: Scale,
@@ -36,9 +72,23 @@ def run_study(
     names: Sequence[str] | None = None,
     extend: bool = True,
     tensorboard: bool = False,
+    shared: Shared | None = None,
 ) -> Finished:
-    """Run a study with a live display, write its summary and report, and print what came of it."""
-    from dualavg_bench.engine import Engine, Unfinished, cluster, finished_runs
+    """Run a study with a live display, write its summary and report, and print what came of it.
+
+    Args:
+        reference: a built-in name, or the path of a file.
+        scale: quick, mini or paper.
+        out: where the studies go.
+        data: the folder with the data set.
+        workers: processes at once; one a core if None.
+        scheduler: address of a dask scheduler to use instead.
+        names: of optimizers; all that have a grid if None.
+        extend: add step sizes while the best lies on the edge of its grid.
+        tensorboard: write event files too.
+        shared: workers that other studies use too, instead of `workers` or `scheduler`.
+    """
+    from dualavg_bench.engine import Engine, Unfinished, finished_runs
     from dualavg_bench.sinks import require_tensorboard, write_tensorboard
     from dualavg_bench.study import Study
 
@@ -51,12 +101,17 @@ def run_study(
     try:
         summary, runs = study.run(lambda specs: finished_runs(folder, name, specs), extend=extend)
     except Unfinished:
-        with cluster(workers, scheduler) as client, (display := Display(client)).progress:
-            engine = Engine(client, folder, data, scale)
+        with contextlib.ExitStack() as stack:
+            there = shared
+            if there is None:
+                there = stack.enter_context(_workers(workers, scheduler))
+                stack.enter_context(there.turn)
+            display, engine = there.display, Engine(there.display.client, folder, data, scale)
 
             def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-                display.begin(specs)
-                return engine.execute(specs, name, display.finished)
+                display.begin(name, specs)
+                with there.waiting():
+                    return engine.execute(specs, name, lambda _, result: display.finished(name, result))
 
             summary, runs = study.run(execute, extend=extend)
     if tensorboard:
@@ -66,8 +121,17 @@ def run_study(
     return Finished(summary, runs, report)
 
 
-def reproduce(scale: Scale, *, out: Path, names: Sequence[str] | None = None, **more: Any) -> bool:
-    """Run the paper's experiments one after the other, and write the page of them all.
+def reproduce(
+    scale: Scale,
+    *,
+    out: Path,
+    names: Sequence[str] | None = None,
+    together: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    **more: Any,
+) -> bool:
+    """Run the paper's experiments one after the other or side by side, and write the page of them all.
 
     A study that cannot be run, or fails, does not keep the others from running. Says whether none did.
 
@@ -75,22 +139,22 @@ def reproduce(scale: Scale, *, out: Path, names: Sequence[str] | None = None, **
         scale: quick, mini or paper.
         out: where the studies and the page go.
         names: of recipes; all of the paper's if None.
-        more: what `run_study` takes.
+        together: all at once on the same workers, none of which is idle while any study has runs to do.
+        workers: processes at once; one a core if None.
+        scheduler: address of a dask scheduler to use instead.
+        more: what else `run_study` takes.
     """
     from dualavg_bench import paper
     from dualavg_bench.reproduction import render
 
-    for name in names or ():
+    names = tuple(dict.fromkeys(names or paper.RECIPES))
+    for name in names:
         if name not in paper.RECIPES:
             raise ValueError(f"{name!r} is no experiment of the paper: it has {', '.join(paper.RECIPES)}.")
-    done: dict[str, Finished] = {}
-    missing: dict[str, str] = {}
-    for name in names or paper.RECIPES:
-        try:
-            done[name] = run_study(name, scale, out=out, **more)
-        except MENDABLE as error:  # noqa: PERF203 - seven times
-            missing[name] = str(error)
-            console.print(f"{name} was not run to its end: {error}", markup=False, soft_wrap=True)
+    how = {"workers": workers, "scheduler": scheduler}
+    came = (_together if together else _in_turn)(names, how, {"scale": scale, "out": out, **more})
+    done = {name: found for name, found in came.items() if isinstance(found, Finished)}
+    missing = {name: found for name, found in came.items() if isinstance(found, str)}
     studies = {name: (finished.summary, finished.runs) for name, finished in done.items()}
     path = out.absolute() / f"reproduction-{scale}.html"
     links = {name: finished.report.relative_to(path.parent).as_posix() for name, finished in done.items()}
@@ -98,6 +162,34 @@ def reproduce(scale: Scale, *, out: Path, names: Sequence[str] | None = None, **
     console.print(paper.finding(paper.judge({name: runs for name, (_, runs) in studies.items()}), scale))
     console.print(f"page: {path}", markup=False, soft_wrap=True)
     return not missing
+
+
+def _in_turn(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -> dict[str, Finished | str]:
+    """Run studies one after the other; return each, or why it was not run to its end."""
+    return {name: _attempt(name, **how, **more) for name in names}
+
+
+def _together(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -> dict[str, Finished | str]:
+    """Run studies side by side on the same workers; return each, or why it was not run to its end."""
+    # Workers are given up before the threads are waited for, which ends whatever these still wait for.
+    with ThreadPoolExecutor(len(names)) as pool, _workers(**how, together=True) as shared:
+
+        def attempt(name: str) -> Finished | str:
+            with shared.turn:
+                return _attempt(name, shared=shared, **more)
+
+        return dict(zip(names, pool.map(attempt, names), strict=True))
+
+
+def _attempt(name: str, **more: Any) -> Finished | str:
+    try:
+        return run_study(name, **more)
+    except MENDABLE as error:
+        shared = more.get("shared")
+        if shared and shared.given_up:
+            raise  # somebody stopped them all, and says so
+        console.print(f"{name} was not run to its end: {error}", markup=False, soft_wrap=True)
+        return str(error)
 
 
 def run_one(

@@ -2,8 +2,10 @@
 
 import importlib
 import inspect
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from dualavg_bench.findings import EDGES, rank
@@ -22,10 +24,28 @@ from dualavg_bench.text import decimals, duration, short_names, with_error
 console = Console(highlight=False)
 
 
-class Display:
-    """Runs done, running, and the time that is probably left: a live line, or now and then a plain one."""
+@dataclass
+class _Phase:
+    """What a study is at: its bar, and how far it has come."""
 
-    def __init__(self, client: Any) -> None:
+    name: str
+    task: TaskID
+    total: int
+    done: int = 0
+    diverged: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.total - self.done
+
+
+class Display:
+    """Runs done, running, and the time that is probably left: live bars, or now and then a plain line.
+
+    Of several studies at once, each has its bars, and what they have in common stands in a line of its own.
+    """
+
+    def __init__(self, client: Any, *, together: bool = False) -> None:
         self.client = client
         self.progress = Progress(
             TextColumn("{task.description:<10}"),
@@ -35,34 +55,55 @@ class Display:
             console=console,
             disable=not console.is_terminal,
         )
-        self.seconds: list[float] = []
-
-    def begin(self, specs: Sequence[RunSpec]) -> None:
-        """Start a bar for a phase of a study."""
-        self.total, self.done, self.diverged = len({spec.hash for spec in specs}), 0, 0
-        self.phase = "confirming" if specs and specs[0].test else "tuning"
-        self.task = self.progress.add_task(self.phase, total=self.total, state="")
+        self.phases: dict[str, _Phase] = {}  # by study
+        self.seconds: dict[str, list[float]] = {}
+        self.all = self.progress.add_task("together", total=None, state="") if together else None
         self.said = time.monotonic()
+        self.lock = threading.Lock()  # studies that run together are in threads of their own
 
-    def finished(self, _: RunSpec, result: Any) -> None:
+    def begin(self, study: str, specs: Sequence[RunSpec]) -> None:
+        """Start a bar for a phase of a study."""
+        phase = "confirming" if specs and specs[0].test else "tuning"
+        name = phase if self.all is None else f"{study}, {phase}"
+        total = len({spec.hash for spec in specs})
+        task = self.progress.add_task(name, total=total, state="")
+        with self.lock:
+            self.phases[study] = _Phase(name, task, total)
+            self.seconds.setdefault(study, [])
+
+    def finished(self, study: str, result: Any) -> None:
         """Count a run, whatever came of it."""
-        self.done += 1
+        with self.lock:
+            self._finished(self.phases[study], self.seconds[study], result)
+
+    def _finished(self, phase: _Phase, seconds: list[float], result: Any) -> None:
+        phase.done += 1
         if isinstance(result, dict):
-            self.diverged += result["status"] == "diverged"
-            self.seconds.append(result["time"]["seconds"])
-        left = self.total - self.done
-        workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))  # they come and go
-        running = min(left, workers)
-        state = f"{running} running"
-        if self.seconds and left:
-            mean = sum(self.seconds) / len(self.seconds)
-            state += f", about {duration(mean * left / workers)} left"
-        if self.diverged:
-            state += f", {self.diverged} diverged"
-        self.progress.update(self.task, completed=self.done, state=state)
-        if not console.is_terminal and (left == 0 or time.monotonic() - self.said > 10):
+            phase.diverged += result["status"] == "diverged"
+            seconds.append(result["time"]["seconds"])
+        said, lost = self._said(), f"{phase.diverged} diverged" if phase.diverged else ""
+        if self.all is None:
+            said, lost = "", ", ".join(filter(None, (said, lost)))
+        else:
+            phases = self.phases.values()
+            done, total = sum(phase.done for phase in phases), sum(phase.total for phase in phases)
+            self.progress.update(self.all, completed=done, total=total, state=said)
+        self.progress.update(phase.task, completed=phase.done, state=lost)
+        if not console.is_terminal and (phase.left == 0 or time.monotonic() - self.said > 10):
             self.said = time.monotonic()
-            console.print(f"{self.phase}: {self.done}/{self.total} runs done, {state}")
+            state = ", ".join(filter(None, (lost, said)))
+            console.print(f"{phase.name}: {phase.done}/{phase.total} runs done, {state}", markup=False)
+
+    def _said(self) -> str:
+        """How many runs are running, and how long those that are known of will probably take."""
+        workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))  # they come and go
+        left = sum(phase.left for phase in self.phases.values())
+        known = [(self.seconds[study], phase.left) for study, phase in self.phases.items() if phase.left]
+        said = f"{min(left, workers)} running"
+        if known and all(seconds for seconds, _ in known):
+            whole = sum(n * sum(seconds) / len(seconds) for seconds, n in known)
+            said += f", about {duration(whole / workers)} left"
+        return said
 
 
 def announce(summary: dict[str, Any], report: Path) -> None:
