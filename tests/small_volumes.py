@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import torch
 
-from dualavg_bench.data import fastmri
+from dualavg_bench.data import chest_mri, fastmri
 from dualavg_bench.data.embedded import phantoms
 
 
@@ -43,3 +43,13 @@ def write_file(path, *, seed=0, patient="p", without=(), padding=0, slices=2, **
             if name not in without:
                 file[name] = value
         file.attrs.update({name: value for name, value in attributes.items() if name not in without})
+
+
+def write_chests(folder, array=None):
+    """The array of chests at its true size, each image a square of its own brightness."""
+    (folder / chest_mri.FOLDER).mkdir(parents=True, exist_ok=True)
+    if array is None:
+        array = np.zeros((100, 256, 256), np.uint16)
+        array[:, 64:192, 64:192] = 1000 * (1 + np.arange(100)[:, None, None] % 60)
+    np.save(folder / chest_mri.FOLDER / chest_mri.NAME, array)
+    return folder

@@ -1,5 +1,6 @@
 """anchor_dtype=torch.bfloat16: another starting point, the same method, two bytes less a parameter."""
 
+import copy
 import io
 
 import pytest
@@ -157,3 +158,53 @@ def test_what_would_overflow_keeps_a_float32_anchor() -> None:
     optimizer.step()
     assert torch.equal(p, start)
     assert torch.equal(optimizer.state[p]["x0"], start)
+
+
+def waiting() -> tuple[torch.nn.Parameter, MDA]:
+    """A parameter that has had its first step at lr 0."""
+    (p,) = parameters((40,), dtype=torch.float32)
+    optimizer = MDA([p], lr=0.0, anchor_dtype=BF16)
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.5
+    return p, optimizer
+
+
+def test_weights_loaded_after_a_step_at_lr_zero_are_left_alone_by_reset_anchor_too() -> None:
+    p, optimizer = waiting()
+    trained = torch.randn(40)
+    p.data.copy_(trained)
+    optimizer.reset_anchor()
+    for _ in range(2):
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+        assert torch.equal(p, trained)
+    assert optimizer.state[p]["x0"].dtype == torch.float32
+
+
+def test_a_run_that_began_at_lr_zero_resumes_bitwise() -> None:
+    p, whole = waiting()
+    q, first = waiting()
+    second = MDA([q], lr=0.5, anchor_dtype=BF16)
+    second.load_state_dict(first.state_dict())
+    third = copy.deepcopy(second)
+    for optimizer in (whole, second, third):
+        train(optimizer, range(3))
+    (r,) = third.param_groups[0]["params"]
+    assert torch.equal(p, q)
+    assert torch.equal(p, r)
+    assert second.state[q]["x0"].dtype == whole.state[p]["x0"].dtype == BF16
+
+
+def test_a_refused_step_rounds_nothing() -> None:
+    p, q = parameters((40,), (3,), dtype=torch.float32)
+    optimizer = MDA([{"params": [p]}, {"params": [q]}], lr=0.0, anchor_dtype=BF16)
+    p.grad, q.grad = torch.zeros_like(p), torch.zeros_like(q)
+    optimizer.step()
+    start = p.detach().clone()
+    for group in optimizer.param_groups:
+        group["lr"] = 1.0
+    q.grad.data = torch.ones(4)
+    with pytest.raises(ValueError, match="its gradient has another one"):
+        optimizer.step()
+    assert torch.equal(p, start)

@@ -119,3 +119,41 @@ def test_the_user_s_cache_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("DUALAVG_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", os.sep + "somewhere")
     assert _compiler.cache_folder() == Path(os.sep, "somewhere", "dualavg")
+
+
+def test_a_folder_that_others_can_write_to_is_not_trusted(cache: Path) -> None:
+    cache.chmod(0o777)
+    said = steps(DUALAVG_CACHE=str(cache))
+    assert f"others can write to {cache}, where it is kept" in said
+    cache.chmod(0o700)
+    assert steps(DUALAVG_CACHE=str(cache)) == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"CXX": "g++ '"}, "CXX does not name a compiler"),
+        ({"DUALAVG_CACHE": "~nosuchuser/x"}, "let DUALAVG_CACHE name a folder"),
+        ({"DUALAVG_CACHE": "/proc/nosuch"}, "let DUALAVG_CACHE name a folder"),
+    ],
+)
+def test_what_is_wrong_with_the_environment_is_said(environment, sentence, tmp_path: Path) -> None:
+    said = steps(**{"DUALAVG_CACHE": str(tmp_path / "cache"), **environment})
+    assert sentence in said
+    assert "|" not in said
+
+
+def test_the_warning_is_of_the_line_that_took_the_step(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    lines = (
+        "import torch",
+        "from dualavg import MDA",
+        "x = torch.nn.Parameter(torch.ones(3))",
+        "x.grad = torch.ones(3)",
+        "MDA([x], fused=True).step()",
+    )
+    script.write_text("\n".join(lines))
+    environment = {"PATH": str(tmp_path), "DUALAVG_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, str(script)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert f"{script}:5: UserWarning: MDA(fused=True)" in said

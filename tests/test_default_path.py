@@ -21,7 +21,8 @@ CLOSE = {"rtol": 2e-6, "atol": 2e-6}  # two roundings more or less
 
 @pytest.fixture
 def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors each call of torch's kernel got."""
+    """How many tensors each call of torch's kernel got, none being small."""
+    monkeypatch.setattr(_kernels, "_SMALL", 0)
     calls: list[int] = []
     kernel = torch._fused_sgd_
 
@@ -34,9 +35,24 @@ def borrowed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 3000), lr=st.sampled_from([1e-9, 1e-7, 0.5, 30.0]), **HOW)
+@given(n=st.integers(1, 3000), lr=st.sampled_from([1e-9, 1e-7, 0.5, 30.0]), small=st.booleans(), **HOW)
 def test_equals_the_for_loop(
-    layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, lr: float, **how: Any
+    layout: str,
+    n: int,
+    other_strides: bool,
+    dtype: torch.dtype,
+    seed: int,
+    lr: float,
+    small: bool,
+    **how: Any,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kernels, "_SMALL", 1 << 15 if small else 0)
+        check_equals_the_for_loop(layout, n, other_strides, dtype, seed, lr, how)
+
+
+def check_equals_the_for_loop(
+    layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, lr: float, how: dict[str, Any]
 ) -> None:
     torch.manual_seed(seed)
     start = layouts()[layout](1 + n % 300 if layout != "plain" else n).to(dtype)
@@ -98,6 +114,15 @@ def test_what_it_is_not_for(how: dict[str, Any], borrowed: list[int]) -> None:
     assert borrowed == []
 
 
+def test_small_tensors_are_spared_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda *_, **__: pytest.fail("threads for a few numbers"))
+    slow, fast = (parameters((100, 300), (7,)) for _ in range(2))
+    train(MDA(slow, weight_decay=0.1, foreach=False, fused=False), range(3))
+    train(MDA(fast, weight_decay=0.1), range(3))
+    for p, q in zip(slow, fast, strict=True):
+        assert torch.equal(p, q)
+
+
 def test_the_for_loop_is_not_taken_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kernels, "_single_tensor", lambda *_, **__: pytest.fail("the for-loop"))
     train(MDA(parameters((5,), (3, 2))), range(2))
@@ -127,7 +152,6 @@ def test_gradients_are_left_as_they_are() -> None:
 def test_large_tensors_of_mixed_dtypes_go_by_pieces(
     dtype: torch.dtype, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_kernels, "_PIECE", 100)
     seen: list[int] = []
     for_loop = _kernels._single_tensor
 
@@ -140,6 +164,7 @@ def test_large_tensors_of_mixed_dtypes_go_by_pieces(
     train(MDA(slow, foreach=False, fused=False, **how), range(5))
     assert max(seen) == 33 * 31
     seen.clear()
+    monkeypatch.setattr(_kernels, "_PIECE", 100)
     train(MDA(fast, **how), range(5))
     assert max(seen) == 100
     for p, q in zip(slow, fast, strict=True):

@@ -31,3 +31,10 @@ def test_so_does_fsdp2_in_float32_on_every_path(how: dict[str, Any], tmp_path: P
     assert_numbers_of_one(
         partial(fsdp2, dtype=torch.float32, **how), tmp_path, alone(torch.float32, **how), 1e-5
     )
+
+
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_so_does_fsdp2_in_half_precision(dtype: torch.dtype, how: dict[str, Any], tmp_path: Path) -> None:
+    """Gradients are rounded before they are summed: close is all that they can be."""
+    assert_numbers_of_one(partial(fsdp2, dtype=dtype, **how), tmp_path, alone(dtype, **how), 0.1)

@@ -10,16 +10,20 @@ from matplotlib.figure import Figure
 from page_reader import words
 from synthetic_runs import study
 
-from dualavg_bench import figures, report, stats
+from dualavg_bench import drawing, figures, report, stats
+
+
+def drawn_axes(figure, monkeypatch, *arguments):
+    """The axes of a figure, drawn but not turned into SVG."""
+    axes = Figure().add_subplot()
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "svg", lambda draw, *_, **__: draw(axes))
+        figure(*arguments)
+    return axes
 
 
 def sensitivity_axes(summary, monkeypatch):
-    """The axes of the sensitivity figure, drawn but not turned into SVG."""
-    axes = Figure().add_subplot()
-    with monkeypatch.context() as patch:
-        patch.setattr(figures, "_svg", lambda draw, *_, **__: draw(axes))
-        figures.sensitivity(summary)
-    return axes
+    return drawn_axes(figures.sensitivity, monkeypatch, summary)
 
 
 def marks(axes, marker):
@@ -58,14 +62,14 @@ def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
 
 def test_an_optimizer_has_one_colour_in_every_figure_and_study(summary, runs):
     alone = [r for r in runs if r["optimizer"] == "adam"]
-    expected = f"--c{figures.looks(['adam'])['adam']},"
+    expected = f"--c{drawing.looks(['adam'])['adam']},"
     for text in drawings(stats.summarize(alone), alone).values():
         assert set(re.findall(r"--c\d,", text)) <= {expected}
     names = ["mda", "sgd", "adam", "x.Y", "z.W"]
-    looks = figures.looks(names)
+    looks = drawing.looks(names)
     assert len(set(looks.values())) == 5
-    assert looks["adam"] == figures.looks(["adam"])["adam"]
-    assert len(figures.looks([f"o{i}" for i in range(20)])) == 20
+    assert looks["adam"] == drawing.looks(["adam"])["adam"]
+    assert len(drawing.looks([f"o{i}" for i in range(20)])) == 20
 
 
 def test_diverged_points_are_crossed_in_the_sensitivity_figure(summary):
@@ -89,8 +93,24 @@ def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
         points = [72 * y / axes.figure.dpi for y in sorted(ys)]
         assert min(b - a for a, b in pairwise(points)) > 5
         inside = axes.get_window_extent()
-        assert inside.y0 - 1 < min(ys) < max(ys) < inside.y1 + 1
+        assert inside.y0 < min(ys) < max(ys) < inside.y1
         assert inside.x0 < xs[0] < inside.x1
+
+
+def test_crosses_are_at_the_end_that_the_caption_names_and_hide_no_point(monkeypatch):
+    for higher, end in ((True, "bottom"), (False, "top")):
+        summary = stats.summarize(study(higher_is_better=higher))
+        axes = sensitivity_axes(summary, monkeypatch)
+        heights = [y for crosses in marks(axes, "x") for _, y in crosses]
+        points = [y for marker in "os^" for places in marks(axes, marker) for _, y in places]
+        assert len(heights) == 3
+        if higher:
+            assert max(heights) < min(points)
+        else:
+            assert min(heights) > max(points)
+        assert f"At the {end}, each optimizer at a height of its own: a cross" in words(
+            report.render(summary)
+        )
 
 
 def test_a_step_size_at_which_everything_diverged_is_on_the_axis(summary, monkeypatch):
@@ -119,7 +139,7 @@ def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
     assert caret.get_markerfacecolor() == "none"
     caption = words(report.render(spoilt))
     assert (
-        f"a hollow caret where one lies beyond it; the axis goes from the best point to {figures.REACH}"
+        f"a hollow caret where one lies beyond it; the plot goes from the best point to about {figures.REACH}"
         in caption
     )
 
@@ -142,3 +162,51 @@ def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
     for name, text in renamed({"mda": "one.Lion", "sgd": "two.Lion"}).items():
         assert "one.Lion" in text, name
         assert "two.Lion" in text, name
+
+
+def test_error_bars_end_inside_the_frame(summary, monkeypatch):
+    wide = copy.deepcopy(summary)
+    best = max(wide["sensitivity"]["mda"], key=lambda point: point["mean"])
+    best["se"] = 4.0
+    low, high = sensitivity_axes(wide, monkeypatch).get_ylim()
+    assert low < best["mean"] - 4.0
+    assert best["mean"] + 4.0 < high
+
+
+def test_one_long_error_bar_does_not_flatten_the_points(summary, monkeypatch):
+    narrow = sensitivity_axes(summary, monkeypatch).get_ylim()
+    wild = copy.deepcopy(summary)
+    wild["sensitivity"]["mda"][0]["se"] = 1e4
+    low, high = sensitivity_axes(wild, monkeypatch).get_ylim()
+    assert high - low < 2.5 * (narrow[1] - narrow[0])
+
+
+@pytest.mark.parametrize(
+    ("higher", "first", "scale"),
+    [
+        (True, 0.0, "linear"),  # BLEU: nothing at first, which has no logarithm
+        (True, 1.0, "linear"),  # a score is read by its differences, however small it was at first
+        (False, 5000.0, "log"),  # perplexity
+        (False, 0.0, "linear"),
+    ],
+)
+def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, scale, monkeypatch):
+    runs = study(higher_is_better=higher)
+    summary = stats.summarize(runs)
+    for run in runs:
+        count = len(run["valid"]["accuracy"])
+        run["valid"]["accuracy"] = [first, *(1.0 * 40.0 ** (k / (count - 2)) for k in range(count - 1))]
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    assert axes.get_yscale() == scale
+    summary["budget"] = {name: [100.0, 1.0] for name in summary["budget"]}
+    budget = drawn_axes(figures.budget, monkeypatch, summary)
+    assert budget.get_yscale() == ("linear" if higher else "log")
+
+
+def test_a_score_of_zero_is_not_far_above_the_frame_s_end(monkeypatch):
+    runs = study()
+    summary = stats.summarize(runs)
+    for run in runs:
+        run["valid"]["accuracy"] = [0.0 for _ in run["valid"]["accuracy"][:-1]] + [80.0]
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    assert -4 < axes.get_ylim()[0] < 0

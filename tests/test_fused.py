@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -130,6 +131,49 @@ def test_the_part_that_torch_compile_generates_has_the_same_numbers(dtype: torch
         (*lists[0][0], *lists[0][3]), (*lists[1][0], *lists[1][3]), 2 * first, strict=True
     ):
         assert ulps(a, b, first_a) <= 2
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU stand in for a device that has no kernel of ours."""
+    monkeypatch.setattr(_fused, "update", partial(_fused.update_compiled, _kernels._single_tensor))
+    monkeypatch.setattr(_fused, "prepare", lambda *_: None)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_many_lists_are_compiled_and_too_many_take_the_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
+    monkeypatch.setattr(_fused, "_MOST_COMPILED", 10)
+    torch._dynamo.reset()
+    shapes = [(i,) for i in range(2, 14)]
+    slow, fast = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
+    loop = MDA(slow, lr=0.1, foreach=False)
+    optimizer = MDA([{"params": [p]} for p in fast], lr=0.1, fused=True)
+    train(loop, range(1))
+    with pytest.warns(UserWarning, match="runs its multi-tensor path"):
+        train(optimizer, range(1))
+    for p, q in zip(slow, fast, strict=True):
+        torch.testing.assert_close(p, q)
+        assert optimizer.state[q]["step"] == 1
+
+
+def test_a_device_that_torch_compile_has_no_code_for_takes_the_other_path(monkeypatch) -> None:
+    from torch._inductor.exc import TritonMissing
+
+    elsewhere(monkeypatch)
+
+    def backend(*_: Any) -> Any:
+        raise TritonMissing(None)
+
+    compiled = torch.compile(_kernels._single_tensor, fullgraph=True, dynamic=False, backend=backend)
+    monkeypatch.setattr(_fused, "_compiled", lambda _: compiled)
+    torch._dynamo.reset()
+    (p,), (q,) = (parameters((5,), dtype=torch.float32) for _ in range(2))
+    optimizer, loop = MDA([p], fused=True), MDA([q], foreach=False)
+    train(loop, range(2))
+    with pytest.warns(UserWarning, match="torch.compile cannot generate it for cpu") as said:
+        train(optimizer, range(2))
+    assert len(said) == 1
+    torch.testing.assert_close(p, q)
 
 
 def test_a_moving_lr_compiles_nothing_anew() -> None:

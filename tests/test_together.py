@@ -19,6 +19,7 @@ from dualavg_bench import cli, paper
 
 out, *more = sys.argv[1:]
 paper.RECIPES = tuple(name for name in more if name.endswith(".py"))
+paper.METRICS = dict.fromkeys(paper.RECIPES, ("accuracy", "%"))
 cli.main(["reproduce", "--out", out, *(name for name in more if not name.endswith(".py"))])
 """
 

@@ -38,7 +38,10 @@ class AnchoredOptimizer(Optimizer, ABC):
     A method of the family says in `_weights` which lambda_k and beta_k it takes; the rest is here.
     """
 
-    _late: list[Tensor] = []  # noqa: RUF012 - replaced, never changed; parameters yet to be rounded
+    # What is known of `anchor_dtype`, and found out again after a copy or a load: whether some parameter may
+    # still have to be rounded, and those (by id) that have not.
+    _unsure = True
+    _settled: frozenset[int] = frozenset()
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         check_settings(defaults)
@@ -145,6 +148,9 @@ class AnchoredOptimizer(Optimizer, ABC):
         # wait for its own outcome.
         traced = torch.compiler.is_compiling()
         looked = [None if traced else self._look_at(i, group) for i, group in enumerate(self.param_groups)]
+        if self._unsure and not traced:
+            for i in self._round_late():
+                looked[i] = self._look_at(i, self.param_groups[i])
 
         for group, known in zip(self.param_groups, looked, strict=True):
             if isinstance(known, Prepared):
@@ -205,8 +211,6 @@ class AnchoredOptimizer(Optimizer, ABC):
         if not isinstance(group["lr"], float | Tensor):
             group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
         keys = self._state_keys(group)
-        if self._late:
-            self._round_late(group)
         if group["fused"] and not group["capturable"] and keys == KEPT:
             prepared = prepare(group["params"], self.state)
             if prepared:
@@ -223,24 +227,34 @@ class AnchoredOptimizer(Optimizer, ABC):
         if p.dtype != torch.float32:
             return
         if not float(group["lr"]) > 0:
-            self._late = [*self._late, p]
+            self._unsure = True
             return
         low = p.to(group["anchor_dtype"])
         if torch.equal(low.isfinite(), p.isfinite()):
             p.copy_(low)
 
-    def _round_late(self, group: Group) -> None:
-        """Round what had its first step at lr = 0, if it has not moved since."""
-        if not float(group["lr"]) > 0:
-            return
-        late, here = ({id(p) for p in params} for params in (self._late, group["params"]))
-        mine = [p for p in group["params"] if id(p) in late]
-        self._late = [p for p in self._late if id(p) not in here]
-        for p in mine:
-            state = self.state.get(p)
-            if state and not state["s"].any() and torch.equal(p.detach(), state["x0"]):
-                self._round(p, group)
-                state["x0"] = self._new_state(p, group)["x0"]
+    def _round_late(self) -> list[int]:
+        """Round what had its first step at lr = 0 and has not moved since; return the groups it is in."""
+        changed, waiting, settled = [], False, set(self._settled)
+        for i, group in enumerate(self.param_groups):
+            if group.get("anchor_dtype") is None:
+                continue
+            for p in group["params"]:
+                state = self.state.get(p)
+                if not state or id(p) in settled:
+                    continue
+                kept = p.dtype != torch.float32 or state["x0"].dtype != p.dtype
+                if kept or state["step"] == 0 or state["s"].any() or not torch.equal(p.detach(), state["x0"]):
+                    settled.add(id(p))
+                elif not float(group["lr"]) > 0:
+                    waiting = True
+                else:
+                    self._round(p, group)
+                    state["x0"] = self._new_state(p, group)["x0"]
+                    settled.add(id(p))
+                    changed.append(i)
+        self._unsure, self._settled = waiting, frozenset(settled)
+        return sorted(set(changed))
 
     def _checked(self, i: int, group: Group, keys: set[str]) -> tuple[list[Tensor], ...] | None:
         """What `_init_group` collects, if all of it has state."""
@@ -284,6 +298,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         parameters that the optimizer did not make.
         """
         self._check_ready()
+        self._settled |= {id(p) for p in self.state}  # where they are is where they start, to the last bit
         for group in self.param_groups:
             group["peak_lr"].zero_()
             for p in group["params"]:
@@ -314,6 +329,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         def restore(_: Optimizer) -> None:
             for p, state in saved.items():
                 self.state[p] = state
+            self._unsure, self._settled = True, frozenset()
 
         before = self.register_load_state_dict_pre_hook(remember)
         after = self.register_load_state_dict_post_hook(restore, prepend=True)

@@ -95,6 +95,8 @@ def what_is_wrong_with_new(p: Tensor, grad: Tensor) -> str:
         return f"has layout {p.layout}, but must be dense; only its gradient may be sparse."
     if p.dtype not in DTYPES:
         return f"has dtype {p.dtype}, which MDA's arithmetic does not cover."
+    if p.is_inference() and not torch.is_inference_mode_enabled():
+        return "was made in torch.inference_mode(), and cannot be changed outside of it."
     return ""
 
 

@@ -11,7 +11,9 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -22,16 +24,22 @@ import torch
 _SOURCE = Path(__file__).with_name("_fused.cpp")
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
 # How the kernel looks at a tensor: functions that torch keeps stable for code compiled ahead of time.
-_LOOKS = ("data_ptr", "dtype", "layout", "device_type", "dim", "sizes", "strides")
+_LOOKS = (
+    *("data_ptr", "dtype", "layout", "device_type", "dim", "sizes", "strides"),
+    *("storage_size", "storage_offset"),
+)
 _CODES = ("dtype_float32", "dtype_bfloat16", "dtype_float64", "layout_strided", "device_type_cpu")
 
 
 @functools.cache
 def say_once(why: str) -> None:
-    """Warn that the kernel cannot be had."""
+    """Warn, at the line of the caller's that led here, that the kernel cannot be had."""
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("dualavg", "torch"):
+        depth, frame = depth + 1, frame.f_back
     warnings.warn(
         f"MDA(fused=True) runs its multi-tensor path, because its kernel cannot be built: {why}.",
-        stacklevel=2,
+        stacklevel=depth,
     )
 
 
@@ -49,6 +57,7 @@ def _load(path: Path) -> ctypes.CDLL:
     kernel = ctypes.CDLL(str(path))
     number, block, count, flag = ctypes.c_double, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int
     kernel.dualavg_update.argtypes = (block, count, number, flag, flag)
+    kernel.dualavg_are_apart.argtypes = (block, count, flag)
     kernel.dualavg_prepare.argtypes = (block, count, block, ctypes.POINTER(number))
     kernel.dualavg_step.argtypes = (block, count, block, number, number, flag, flag, flag)
     _introduce(kernel)
@@ -72,18 +81,33 @@ def _build() -> Path:
     text = _SOURCE.read_bytes()
     key = hashlib.sha256("\n".join([*_FLAGS, _processor()]).encode() + text).hexdigest()[:16]
     cache = cache_folder()
+    _check_alone(cache)
     for found in cache.glob(f"fused-{key}-*.so"):
         if found.stem.endswith(_digest(found)):
             return found
         found.unlink(missing_ok=True)  # cut short or spoilt: to load it could end the process
     compiler = find_compiler()
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        fresh = Path(folder) / "fused.so"
-        compile_library(compiler, _SOURCE, fresh)
-        target = cache / f"fused-{key}-{_digest(fresh)}.so"
-        fresh.replace(target)  # whole or not at all, whoever else builds it now
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            fresh = Path(folder) / "fused.so"
+            compile_library(compiler, _SOURCE, fresh)
+            target = cache / f"fused-{key}-{_digest(fresh)}.so"
+            fresh.replace(target)  # whole or not at all, whoever else builds it now
+    except OSError as error:
+        raise OSError(f"{error}: let DUALAVG_CACHE name a folder to keep it in") from error
     return target
+
+
+def _check_alone(folder: Path) -> None:
+    """Refuse a folder that others can put a library into, which would be loaded."""
+    if not folder.exists() or not hasattr(os, "getuid"):
+        return
+    found = folder.stat()
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(
+            f"others can write to {folder}, where it is kept: let DUALAVG_CACHE name a folder of your own"
+        )
 
 
 def _digest(file: Path) -> str:
@@ -92,8 +116,11 @@ def _digest(file: Path) -> str:
 
 def find_compiler() -> list[str]:
     """Return the command of a C++ compiler: CXX, with its arguments if any, or what is on the path."""
-    if named := shlex.split(os.environ.get("CXX", "")):
-        return named
+    try:
+        if named := shlex.split(os.environ.get("CXX", "")):
+            return named
+    except ValueError as error:
+        raise OSError(f"CXX does not name a compiler ({error})") from None
     for name in ("c++", "g++", "clang++"):
         if path := shutil.which(name):
             return [path]
@@ -111,11 +138,11 @@ def compile_library(compiler: list[str], source: Path, target: Path) -> None:
 
 def cache_folder() -> Path:
     """Return where built kernels are kept: DUALAVG_CACHE, or the user's cache."""
-    if own := os.environ.get("DUALAVG_CACHE"):
-        return Path(own).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared) / "dualavg"
     try:
+        if own := os.environ.get("DUALAVG_CACHE"):
+            return Path(own).expanduser()
+        if shared := os.environ.get("XDG_CACHE_HOME"):
+            return Path(shared) / "dualavg"
         return Path.home() / ".cache" / "dualavg"
     except RuntimeError as error:
         raise OSError(f"there is no place to keep it ({error}): let DUALAVG_CACHE name a folder") from None

@@ -5,29 +5,37 @@
 //
 // operation by operation as _kernels.py's for-loop has it, so that both round alike; and x in bfloat16 as
 // _rounding.py has it.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 namespace {
 
 struct bf16 { uint16_t bits; };
 
-inline double wide(double v) { return v; }
-inline float wide(float v) { return v; }
-inline float wide(bf16 v) {
-    const uint32_t bits = static_cast<uint32_t>(v.bits) << 16;
+inline float as_float(uint32_t bits) {
     float f;
     std::memcpy(&f, &bits, sizeof f);
     return f;
 }
 
+inline uint32_t as_bits(float f) {
+    uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+inline double wide(double v) { return v; }
+inline float wide(float v) { return v; }
+inline float wide(bf16 v) { return as_float(static_cast<uint32_t>(v.bits) << 16); }
+
 inline void put(double& to, double v) { to = v; }
 inline void put(float& to, float v) { to = v; }
 inline void put(bf16& to, float v) {  // to the nearest, ties to even; a NaN stays one
-    uint32_t bits;
-    std::memcpy(&bits, &v, sizeof bits);
+    const uint32_t bits = as_bits(v);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     to.bits = static_cast<uint16_t>(v != v ? 0x7fc0u : rounded);
 }
@@ -43,20 +51,19 @@ inline void look_ahead(const T* from) {  // what will be written is asked for as
     for (int64_t i = 0; i < BLOCK; i += 64 / sizeof(T)) __builtin_prefetch(from + AHEAD + i, WRITTEN);
 }
 
+constexpr uint32_t MIX = 0x9e3779b1u, MIX_AGAIN = 0x85ebca6bu;
+
+inline uint32_t mixed(double k) {
+    const auto bits = static_cast<uint32_t>(static_cast<int64_t>(k)) * MIX;
+    return (bits ^ (bits >> 16)) * MIX_AGAIN;
+}
+
 // y as a bfloat16 that takes turns, by the rule of _rounding.py; `scale` is (1 - c^2) / 2^23.
-inline float in_turns(float y, bf16 x0, uint32_t phase, float scale) {
-    const auto h = static_cast<int16_t>(x0.bits * 27146u + phase);
+inline float in_turns(float y, float s, uint32_t k, float scale) {
+    const auto upper = static_cast<uint32_t>(static_cast<int32_t>(as_bits(s)) >> 16);
+    const int32_t h = (static_cast<int32_t>((upper ^ k) * MIX) >> 16) | 1;
     const float added = float(h) * scale + 0x1p-8f;
-    uint32_t bits;
-    std::memcpy(&bits, &y, sizeof bits);
-    bits &= 0xff800000u;
-    float power;
-    std::memcpy(&power, &bits, sizeof power);
-    y += power * added;
-    std::memcpy(&bits, &y, sizeof bits);
-    bits &= 0xffff0000u;
-    std::memcpy(&y, &bits, sizeof y);
-    return y;
+    return as_float(as_bits(y + as_float(as_bits(y) & 0xff800000u) * added) & 0xffff0000u);
 }
 
 struct Part {  // of the list of tensors, as Python hands it over
@@ -67,39 +74,39 @@ template <typename S>
 struct Numbers {  // of a tensor's step
     S decayed, lambda, c, pull;
     float scale;
-    uint32_t phase;
+    uint32_t k;
     Numbers(const Part& p, double c)
         : decayed(p.decayed), lambda(p.lambda), c(c), pull(p.pull), scale((1 - c * c) * 0x1p-23),
-          phase(static_cast<uint32_t>(static_cast<int64_t>(p.k) * 40502 + 1)) {}
+          k(mixed(p.k)) {}
 };
 
 template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
 inline void some(X* __restrict__ x, const G* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s,
-                 int64_t n, const Numbers<S> k) {
-    const S rest = S(1) - k.c;
+                 int64_t n, const Numbers<S> step) {
+    const S rest = S(1) - step.c;
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
         const S xi = wide(x[i]), a = wide(x0[i]), way = a - xi;
         S si = s[i];
-        if (DECAY) si = fma_(k.decayed, xi, si);
-        si = fma_(k.lambda, S(wide(g[i])), si);
+        if (DECAY) si = fma_(step.decayed, xi, si);
+        si = fma_(step.lambda, S(wide(g[i])), si);
         s[i] = si;
-        S y = NEAR ? fma_(k.c, way, xi) : fma_(-rest, way, a);  // torch's lerp: exact at both ends
-        y = fma_(k.pull, si, y);
-        if constexpr (TURNS) y = in_turns(y, x0[i], k.phase, k.scale);
+        S y = NEAR ? fma_(step.c, way, xi) : fma_(-rest, way, a);  // torch's lerp: exact at both ends
+        y = fma_(step.pull, si, y);
+        if constexpr (TURNS) y = in_turns(y, si, step.k, step.scale);
         put(x[i], y);
     }
 }
 
 template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
-void flat(X* x, const G* g, const A* x0, S* s, int64_t n, const Numbers<S>& k) {
+void flat(X* x, const G* g, const A* x0, S* s, int64_t n, const Numbers<S>& step) {
     for (; n >= BLOCK; x += BLOCK, g += BLOCK, x0 += BLOCK, s += BLOCK, n -= BLOCK) {
         if (n >= AHEAD + BLOCK) {
             look_ahead<1>(x), look_ahead<0>(g), look_ahead<0>(x0), look_ahead<1>(s);
         }
-        some<DECAY, NEAR, TURNS>(x, g, x0, s, BLOCK, k);
+        some<DECAY, NEAR, TURNS>(x, g, x0, s, BLOCK, step);
     }
-    some<DECAY, NEAR, TURNS>(x, g, x0, s, n, k);
+    some<DECAY, NEAR, TURNS>(x, g, x0, s, n, step);
 }
 
 template <typename X, typename G, typename A, typename S>
@@ -108,15 +115,15 @@ void piece(const Part& p, int64_t from, int64_t n, double c) {
     const G* g = static_cast<const G*>(p.g) + from;
     const A* x0 = static_cast<const A*>(p.x0) + from;
     S* s = static_cast<S*>(p.s) + from;
-    const Numbers<S> k(p, c);
-    const bool decay = k.decayed != S(0), near = std::fabs(k.c) < S(0.5);
+    const Numbers<S> step(p, c);
+    const bool decay = step.decayed != S(0), near = std::fabs(step.c) < S(0.5);
     constexpr bool HALF = std::is_same<X, bf16>::value;  // an average in half precision is rounded in turns
-    if (near && decay) flat<true, true, HALF>(x, g, x0, s, n, k);
-    else if (near) flat<false, true, HALF>(x, g, x0, s, n, k);
-    else if (c < 1 && decay) flat<true, false, HALF>(x, g, x0, s, n, k);
-    else if (c < 1) flat<false, false, HALF>(x, g, x0, s, n, k);
-    else if (decay) flat<true, false, false>(x, g, x0, s, n, k);
-    else flat<false, false, false>(x, g, x0, s, n, k);
+    if (near && decay) flat<true, true, HALF>(x, g, x0, s, n, step);
+    else if (near) flat<false, true, HALF>(x, g, x0, s, n, step);
+    else if (c < 1 && decay) flat<true, false, HALF>(x, g, x0, s, n, step);
+    else if (c < 1) flat<false, false, HALF>(x, g, x0, s, n, step);
+    else if (decay) flat<true, false, false>(x, g, x0, s, n, step);
+    else flat<false, false, false>(x, g, x0, s, n, step);
 }
 
 constexpr int64_t WORTH = 1 << 15;  // elements for which a second thread is woken
@@ -151,6 +158,30 @@ int dispatch(const Part* parts, int64_t count, double c, int threads, int kind) 
     return 1;
 }
 
+struct Span { uintptr_t from, to; bool written; };
+
+// Whether nothing that is written lies in the memory of anything else, so that the order of elements is free.
+bool are_apart(const Part* parts, int64_t count, int kind) {
+    constexpr int64_t SIZES[][4] = {{4, 4, 4, 4}, {4, 4, 2, 4}, {2, 2, 2, 4}, {8, 8, 8, 8}};  // x, g, x0, s
+    thread_local std::vector<Span> spans;
+    spans.clear();
+    for (int64_t i = 0; i < count; ++i) {
+        const void* starts[] = {parts[i].x, parts[i].g, parts[i].x0, parts[i].s};
+        for (int j = 0; j < 4 && parts[i].n; ++j) {
+            const auto from = reinterpret_cast<uintptr_t>(starts[j]);
+            spans.push_back({from, from + parts[i].n * SIZES[kind][j], j == 0 || j == 3});
+        }
+    }
+    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.from < b.from; });
+    uintptr_t end = 0, end_of_written = 0;
+    for (const Span& span : spans) {
+        if (span.from < (span.written ? end : end_of_written)) return false;
+        end = std::max(end, span.to);
+        if (span.written) end_of_written = std::max(end_of_written, span.to);
+    }
+    return true;
+}
+
 // What torch's stable C functions say of a tensor. A handle of theirs is the address of a place that holds the
 // address of the tensor's insides, which is what Python's `_cdata` is.
 using Handle = void**;
@@ -162,6 +193,8 @@ struct Looks {
     int32_t (*dim)(Handle, int64_t*);
     int32_t (*sizes)(Handle, int64_t**);
     int32_t (*strides)(Handle, int64_t**);
+    int32_t (*storage_size)(Handle, int64_t*);
+    int32_t (*storage_offset)(Handle, int64_t*);
 };
 struct Codes { int32_t float32, bfloat16, float64, strided, cpu; };
 Looks look;
@@ -170,10 +203,10 @@ bool introduced = false;
 
 struct Seen { void* data; int32_t dtype; int64_t dim, n; const int64_t* sizes; };
 
-// Whether a tensor is dense, on the CPU, and its elements lie one after the other.
+// Whether a tensor is dense, on the CPU, and its elements lie one after the other, all in its storage.
 bool see(void** cell, Seen* out) {
     int32_t layout, device;
-    int64_t *sizes, *strides;
+    int64_t *sizes, *strides, bytes, offset;
     if (look.layout(cell, &layout) || layout != code.strided) return false;
     if (look.device_type(cell, &device) || device != code.cpu) return false;
     if (look.dtype(cell, &out->dtype) || look.dim(cell, &out->dim)) return false;
@@ -186,6 +219,9 @@ bool see(void** cell, Seen* out) {
         if (sizes[d] != 1 && strides[d] != expected) return false;
         expected *= sizes[d];
     }
+    if (look.storage_size(cell, &bytes) || look.storage_offset(cell, &offset)) return false;
+    const int64_t size = out->dtype == code.float32 ? 4 : out->dtype == code.float64 ? 8 : 2;
+    if (out->n && (offset + out->n) * size > bytes) return false;
     return look.data_ptr(cell, &out->data) == 0 && (out->data || out->n == 0);  // no freed or imagined storage
 }
 
@@ -225,7 +261,7 @@ extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts, double*
         parts[i] = Part{x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.n, 0, 0, 0, 0};
         ks[i] = double(*parts[i].step) + 1;
     }
-    return kind;
+    return are_apart(parts, count, kind) ? kind : -1;
 }
 
 // Count the step of what was prepared, and take it. `numbers`: every lambda_k, then every beta_k.
@@ -240,6 +276,10 @@ extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers, d
         parts[i].k = *parts[i].step;
     }
     return dispatch(parts, count, c, threads, kind);
+}
+
+extern "C" int dualavg_are_apart(const Part* parts, int64_t count, int kind) {
+    return are_apart(parts, count, kind);
 }
 
 extern "C" int dualavg_update(const Part* parts, int64_t count, double c, int threads, int kind) {

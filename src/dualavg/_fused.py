@@ -28,6 +28,7 @@ _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that 
 # A tensor of the list, as the kernel has it: x, g, x0, s, step, how many, decayed, lambda, pull, k + 1.
 _ROW = struct.Struct("5Pq4d")
 KEPT = {"step", "x0", "s"}  # the state of a parameter whose step can be prepared
+_MOST_COMPILED = 64  # lists of other shapes or settings that are compiled, one after the other, in a process
 PLAIN = {Tensor, torch.nn.Parameter}  # a subclass may keep its numbers elsewhere, or nowhere
 
 
@@ -118,32 +119,37 @@ def update(
     kernel = library()
     if kernel is None:
         return list(range(len(params)))
-    c = float(c)
-    parts: dict[int, list[Any]] = {}
-    rest, copies = [], []
+    c, threads = float(c), torch.get_num_threads()
+    found: dict[int, list[tuple[Tensor, tuple[Any, ...]]]] = {}
+    rest, moved = [], []
     rows = zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True)
     for i, (x, g, x0, s, lam, beta, k) in enumerate(rows):
         kind = _KINDS.get((x.dtype, g.dtype, x0.dtype, s.dtype))
-        if kind is None or not _in_order(x, g, x0, s):
+        plain = x.is_contiguous() and x0.is_contiguous() and s.is_contiguous()
+        if kind is None or not _in_order(x, g, x0, s) or not (plain or lie_alike(x, x0, s)):
             rest.append(i)
             continue
-        if not (x.is_contiguous() and g.is_contiguous() and x0.is_contiguous() and s.is_contiguous()):
-            if not lie_alike(x, x0, s):
-                rest.append(i)
-                continue
-            if g.stride() != x.stride():
-                g = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)  # noqa: PLW2901
-                copies.append(g)
-        if kind not in parts:
-            parts[kind] = []
-        where = x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, x.numel()
-        parts[kind] += (*where, lam * weight_decay, -lam if maximize else lam, -(c / beta), k)
-    threads = torch.get_num_threads()
-    left = set(rest)
-    increment_version([p for i, p in enumerate(params) if i not in left])
-    for kind, numbers in parts.items():
-        count = len(numbers) // 10
-        kernel.dualavg_update(_rows(count).pack(*numbers), count, c, threads, kind)
+        numbers = (x.numel(), lam * weight_decay, -lam if maximize else lam, -(c / beta), k)
+        row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, *numbers)
+        if not (g.is_contiguous() if plain else g.stride() == x.stride()):
+            # One such gradient is copied at a time, which takes the memory of one.
+            alike = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)
+            kernel.dualavg_update(_rows(1).pack(row[0], alike.data_ptr(), *row[2:]), 1, c, threads, kind)
+        else:
+            found.setdefault(kind, []).append((g, row))
+        moved.append(x)
+    increment_version(moved)
+    for kind, mine in found.items():
+        packed = _rows(len(mine)).pack(*(number for _, row in mine for number in row))
+        if kernel.dualavg_are_apart(packed, len(mine), kind):
+            kernel.dualavg_update(packed, len(mine), c, threads, kind)
+            continue
+        for g, row in mine:  # one after the other, as the for-loop would, the whole gradient before all else
+            once = _rows(1).pack(*row)
+            if not kernel.dualavg_are_apart(once, 1, kind):
+                g = g.clone(memory_format=torch.preserve_format)  # noqa: PLW2901
+                once = _rows(1).pack(row[0], g.data_ptr(), *row[2:])
+            kernel.dualavg_update(once, 1, c, threads, kind)
     return rest
 
 
@@ -155,13 +161,17 @@ def _rows(count: int) -> struct.Struct:
 def _in_order(x: Tensor, *others: Tensor) -> bool:
     """Whether all are what they seem: on the CPU, of one shape, numbers in memory to be read as they are."""
     return all(
-        type(t) in PLAIN
-        and t.is_cpu
-        and t.shape == x.shape
-        and not t.is_neg()
-        and (t.data_ptr() or not t.numel())
+        type(t) in PLAIN and t.is_cpu and t.shape == x.shape and not t.is_neg() and _is_there(t)
         for t in (x, *others)
     )
+
+
+def _is_there(t: Tensor) -> bool:
+    """Whether all of a tensor lies in its storage, which may have been freed, shrunk or never made."""
+    if not t.numel():
+        return True
+    last = t.storage_offset() + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+    return bool(t.data_ptr()) and (last + 1) * t.itemsize <= t.untyped_storage().nbytes()
 
 
 def lie_alike(x: Tensor, *others: Tensor) -> bool:
@@ -198,13 +208,22 @@ def update_compiled(
         dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
         numbers = list(torch.tensor(numbers, dtype=dtype, device=device).unbind())
     how = {"weight_decay": weight_decay, "maximize": maximize, "differentiable": False}
+    parts = [numbers[i * n : (i + 1) * n] for i in range(3)]
     try:
-        parts = (numbers[i * n : (i + 1) * n] for i in range(3))
-        _compiled(for_loop)(params, grads, x0s, sums, *parts, c=numbers[-1], **how)
-    except torch._dynamo.exc.BackendCompilerFailed as error:  # before anything was changed
-        say_once(f"torch.compile cannot generate it for {device.type} ({error.inner_exception})")
+        with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED):
+            _compiled(for_loop)(params, grads, x0s, sums, *parts, c=numbers[-1], **how)
+    except _refusals() as error:  # raised before anything is changed
+        reason = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
+        say_once(f"torch.compile cannot generate it for {device.type} ({reason.rstrip('.')})")
         return list(range(n))
     return []
+
+
+@functools.cache
+def _refusals() -> tuple[type[Exception], ...]:
+    """What torch.compile raises where it has no code for something, or has compiled enough."""
+    errors = torch._dynamo.exc
+    return errors.TorchDynamoException, errors.FailOnRecompileLimitHit
 
 
 @functools.cache

@@ -14,7 +14,7 @@ a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp r
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -28,7 +28,11 @@ from dualavg._rounding import DIGITS, round_
 
 Scalar: TypeAlias = float | Tensor
 
-_PIECE = 1 << 17  # elements of a tensor whose temporary copies a cache holds
+_PIECE, _PIECE_ELSEWHERE = (
+    1 << 17,
+    1 << 24,
+)  # elements whose copies in float32 a CPU's cache holds; a GPU's share
+_SMALL = 1 << 15  # elements that torch's own operators take in one thread
 _LEAST = 1e-8  # of lambda: 1 - (1 - lambda) is lambda to float32's precision above it
 
 
@@ -64,7 +68,7 @@ def update(
             c, tensors = float(c), False
         takers = [_take_fused] if has_sparse_grad or tensors else [_fused.update, _take_fused]
     elif fused is foreach is None and not (compiling or differentiable or has_sparse_grad):
-        takers = [_two_passes, _piece_by_piece]
+        takers = [_two_passes]
     for take in takers:
         rest = take(params, grads, x0s, sums, lambdas, betas, ks, c=c, **how)
         if not rest:
@@ -75,7 +79,48 @@ def update(
         foreach = fused or _default_to_fused_or_foreach(params, differentiable, use_fused=False)[1]
     # A sparse gradient has no multi-tensor kernel.
     kernel = _multi_tensor if foreach and not has_sparse_grad else _single_tensor
-    kernel(params, grads, x0s, sums, lambdas, betas, ks, c=c, differentiable=differentiable, **how)
+    rows = (params, grads, x0s, sums, lambdas, betas, ks)
+    whole = compiling or differentiable or has_sparse_grad
+    for part in [rows] if whole else _parts(*rows):
+        kernel(*part, c=c, differentiable=differentiable, **how)
+
+
+def _parts(
+    params: list[Tensor],
+    grads: list[Tensor],
+    x0s: list[Tensor],
+    sums: list[Tensor],
+    lambdas: Sequence[Scalar],
+    betas: Sequence[Scalar],
+    ks: Sequence[Scalar],
+) -> Iterator[tuple[list[Any], ...]]:
+    """What a kernel gets at a time: all that is of one dtype, then the rest, large tensors in pieces.
+
+    A kernel makes copies in float32 of what is in half precision: those of a piece take next to no memory,
+    and a CPU's cache holds them, which takes a quarter of the time.
+    """
+    rows = list(zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True))
+    mixed = [row for row in rows if len({t.dtype for t in row[:4]}) > 1]
+    if len(mixed) < len(rows):
+        alike = [row for row in rows if len({t.dtype for t in row[:4]}) == 1]
+        yield tuple(map(list, zip(*alike, strict=True)))
+    batch: list[tuple[Any, ...]] = []
+    most = size = 0
+    for *tensors, lam, beta, k in mixed:
+        most = _PIECE if tensors[0].is_cpu else _PIECE_ELSEWHERE
+        flat = all(type(t) in PLAIN and t.is_contiguous() and not t.is_neg() for t in tensors)
+        if flat and tensors[0].numel() > most:
+            tensors = [torch.split(t.detach().view(-1), most) for t in tensors]  # noqa: PLW2901
+        else:
+            tensors = [[t] for t in tensors]  # noqa: PLW2901
+        for piece in zip(*tensors, strict=True):
+            if batch and size + piece[0].numel() > most:
+                yield tuple(map(list, zip(*batch, strict=True)))
+                batch, size = [], 0
+            batch.append((*piece, lam, beta, k))
+            size += piece[0].numel()
+    if batch:
+        yield tuple(map(list, zip(*batch, strict=True)))
 
 
 def _take_fused(
@@ -120,7 +165,8 @@ def _two_passes(
     """Let torch's fused SGD do the sum and the step from it in one pass over memory; return what it cannot.
 
     With momentum 1, dampening 1 - lambda_k and lr c / beta_k its buffer is s, and what is left is the way to
-    x_0. It takes float32 on CPUs.
+    x_0. It takes float32 on CPUs. Small tensors are in a cache anyway, and are spared its threads, which take
+    a thousand times as long where other programs have the cores.
     """
     found: dict[Any, list[list[Tensor]]] = {}
     rest = []
@@ -131,19 +177,24 @@ def _two_passes(
             and type(x) in PLAIN
             and type(g) is type(s) is Tensor
             and not (x.is_neg() or g.is_neg())
-            and 0 != g.data_ptr() != x.data_ptr()  # there, and not what the first pass changes
+            and (address := g.data_ptr())  # there, and not what the first pass changes
+            and abs(address - x.data_ptr()) >= 4 * x.numel()
             and ((x.is_contiguous() and g.is_contiguous() and s.is_contiguous()) or lie_alike(x, g, s))
             and not isinstance(lam, Tensor)
             and lam > _LEAST
         ):
-            found.setdefault((lam, beta), []).append([x, g, x0, s])
+            found.setdefault((lam, beta, x.numel() < _SMALL), []).append([x, g, x0, s])
         else:
             rest.append(i)
-    for (lam, beta), rows in found.items():
+    for (lam, beta, small), rows in found.items():
         xs, gs, starts, ss = map(list, zip(*rows, strict=True))
         if weight_decay != 0:
             torch._foreach_add_(ss, xs, alpha=lam * weight_decay)
         torch._foreach_lerp_(xs, starts, c)
+        if small:
+            torch._foreach_add_(ss, gs, alpha=-lam if maximize else lam)
+            torch._foreach_add_(xs, ss, alpha=-(c / beta))
+            continue
         torch._fused_sgd_(
             xs,
             gs,
@@ -156,36 +207,6 @@ def _two_passes(
             maximize=maximize,
             is_first_step=False,
         )
-    return rest
-
-
-def _piece_by_piece(
-    params: list[Tensor],
-    grads: list[Tensor],
-    x0s: list[Tensor],
-    sums: list[Tensor],
-    lambdas: Sequence[Scalar],
-    betas: Sequence[Scalar],
-    ks: Sequence[Scalar],
-    **how: Any,
-) -> list[int]:
-    """Let the for-loop go over large tensors of mixed dtypes in pieces; return the others.
-
-    It makes copies in float32 of what is in half precision. Those of a piece stay in a CPU's cache, which
-    takes a quarter of the time, and next to no memory.
-    """
-    rest = []
-    for i, tensors in enumerate(zip(params, grads, x0s, sums, strict=True)):
-        if (
-            tensors[0].numel() > _PIECE
-            and len({t.dtype for t in tensors}) > 1
-            and all(t.is_cpu and type(t) in PLAIN and t.is_contiguous() and not t.is_neg() for t in tensors)
-        ):
-            xs, gs, starts, ss = (list(torch.split(t.detach().view(-1), _PIECE)) for t in tensors)
-            numbers = (len(xs) * [part[i]] for part in (lambdas, betas, ks))
-            _single_tensor(xs, gs, starts, ss, *numbers, differentiable=False, **how)
-        else:
-            rest.append(i)
     return rest
 
 
@@ -222,7 +243,7 @@ def _single_tensor(
         _add_scaled_(y, s.clone() if differentiable else s, -(c / beta))
         if _takes_turns(x, y, c):
             rounded = y.detach().clone() if differentiable else y
-            round_([rounded], [x0], x.dtype, [k], c)
+            round_(rounded, s.detach(), x.dtype, k, c)
             if differentiable:
                 y.add_(rounded - y.detach())  # to autograd, a constant
         if not in_place:
@@ -265,10 +286,11 @@ def _multi_tensor(
         else:
             torch._foreach_lerp_(ys, ends, c)
         _foreach_add_scaled_(ys, ss, pull)
-        if _takes_turns(xs[0], ys[0], c):
-            round_(ys, [as_real(x0s[i]) for i in bucket], xs[0].dtype, [ks[i] for i in bucket], c)
-        if not in_place:
-            torch._foreach_copy_(xs, ys)
+        for x, y, s, i in zip(xs, ys, ss, bucket, strict=True):
+            if _takes_turns(x, y, c):
+                round_(y, s, x.dtype, ks[i], c)
+            if not in_place:
+                x.copy_(y)  # torch's multi-tensor copy takes no sharded tensors
 
 
 def _takes_turns(x: Tensor, y: Tensor, c: Scalar) -> bool:

@@ -66,8 +66,9 @@ class MDA(AnchoredOptimizer):
     Departures from the paper:
         Steps count from k = 0 per parameter, not per run: one that gets its first gradient late starts its
         own k and x0 then. For parameters in half precision, `s` and the arithmetic are float32 and the
-        parameter is rounded once a step. The paper's text drops x0 in places; the algorithm does not, nor
-        do we. See the page "The algorithm" of the documentation.
+        parameter is rounded once a step, up and down in turns, so that no step is too small to count: see
+        the page "Half precision" of the documentation. The paper's text drops x0 in places; the algorithm
+        does not, nor do we: see the page "The algorithm".
 
     References:
         Jelassi and Defazio, "Dual Averaging is Surprisingly Effective for Deep Learning Optimization",

@@ -14,7 +14,7 @@ def lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
     lr, c, peak = group["lr"], 1 - group["momentum"], group["peak_lr"]
     if torch.compiler.is_compiling() and not isinstance(lr, Tensor):
         # Dynamo guards on the outcome of min and max of floats: as a tensor, a moving lr recompiles nothing.
-        lr = torch.zeros((), dtype=torch.float64) + lr
+        lr = torch.zeros((), dtype=torch.float64, device="cpu") + lr
     if isinstance(lr, Tensor):
         lr = lr.squeeze()
         if group["differentiable"]:
@@ -44,7 +44,7 @@ def new_peak(lr: Scalar) -> Tensor:
     """
     if isinstance(lr, Tensor):
         return torch.zeros(1, dtype=lr.dtype, device=lr.device)
-    return torch.zeros(1, dtype=torch.float64)
+    return torch.zeros(1, dtype=torch.float64, device="cpu")  # wherever torch makes tensors by default
 
 
 def next_step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:

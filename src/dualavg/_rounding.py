@@ -7,52 +7,60 @@ other, x is the other where
 
     f + (1 - c^2) d_k >= 1/2,    -1/2 < d_k < 1/2
 
-with d_k from a sequence that visits its interval evenly: the multiples of the golden ratio modulo 1, begun
-somewhere else for each value of x_0. The errors of successive steps cancel, and x follows the exact average
-to about half a unit. At c = 1 there is no average to follow, and y is rounded to the nearest.
+with d_k scattered over its interval as if by chance: x is right on average, and follows the average of z. At
+c = 1 there is no average to follow, and y is rounded to the nearest.
 
-A number that two bytes hold, f = 0, stays what it is, whatever d_k: a step of nothing changes nothing. No
-chance, no state: a run that is resumed, or whose parameters are parted among processes, rounds alike.
+d_k is a hash of k and of the upper half of s, so that nothing is drawn and nothing is kept: the same step
+gives the same bits, in a run that is resumed and in one whose parameters are parted among processes. Elements
+that differ in s differ in d_k, but not those that differ in its last digits alone, as those of two paths do.
+A gradient that comes again finds another k. A number that two bytes hold, f = 0, stays what it is, whatever
+d_k: a step of nothing changes nothing.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 DIGITS = {torch.bfloat16: 7, torch.float16: 10}  # of the fraction, of float32's 23
-STRIDE, SPREAD = 40502, 27146  # 2^16 times golden ratio and root of two: even, so that d_k is never +-1/2
-POWER = -0x800000  # the bits of a float32 that are its sign and power of two
+SIGN_AND_POWER = -0x800000  # the bits of a float32 that are not its fraction
+MIX, MIX_AGAIN = 0x9E3779B1, 0x85EBCA6B  # odd, their bits at random
+_SMALLEST = 2.0**-14  # of float16's normal numbers: below, its numbers come no closer
 
 
 @torch.no_grad()
-def round_(ys: list[Tensor], x0s: Sequence[Tensor], dtype: torch.dtype, ks: Sequence[Any], c: Any) -> None:
-    """Round float32 tensors to numbers that `dtype` holds; `ks` holds k + 1: the same for all, or tensors."""
+def round_(y: Tensor, s: Tensor, dtype: torch.dtype, k: Any, c: Any) -> None:
+    """Round a float32 tensor, in place, to numbers that `dtype` holds; `k` is k + 1."""
     digits = DIGITS[dtype]
-    # d_k = h / 2^16 with h odd, made of the sixteen bits of x_0 and of k
-    hs = torch._foreach_mul([x0.to(dtype).view(torch.int16) for x0 in x0s], SPREAD)
-    if isinstance(ks[0], Tensor):
-        phases = [
-            (k.to(torch.int32) * STRIDE + 1).to(h.device, torch.int16) for k, h in zip(ks, hs, strict=True)
-        ]
-        torch._foreach_add_(hs, phases)
-    else:
-        torch._foreach_add_(hs, _signed(int(ks[0]) * STRIDE + 1))
-    # (1/2 + (1 - c^2) d_k) 2^-digits, times y's power of two: what is added before the rest is cut off
-    added = [h.to(torch.float32) for h in hs]
+    exact = y.clone() if isinstance(c, Tensor) else None
+    if dtype == torch.float16:
+        shift = torch.where(y.abs() < _SMALLEST, torch.full_like(y, _SMALLEST).copysign_(y), 0.0)
+        y.add_(shift)
+    # d_k = h / 2^16, h odd
+    h = (s.to(torch.float32).view(torch.int32) >> 16).bitwise_xor_(mixed(k, s.device))
+    h.mul_(_signed(MIX)).bitwise_right_shift_(16).bitwise_or_(1)
+    # (1/2 + (1 - c^2) d_k) ulp(y) is added, then all that is beyond the digits is cut off
     scale = (1 - c * c) * 2.0 ** -(16 + digits)
-    if isinstance(scale, Tensor):
-        torch._foreach_mul_(added, [scale.to(a.device, a.dtype) for a in added])
-    else:
-        torch._foreach_mul_(added, scale)
-    torch._foreach_add_(added, 2.0 ** -(digits + 1))
-    powers = [(y.view(torch.int32) & POWER).view(torch.float32) for y in ys]
-    torch._foreach_addcmul_(ys, powers, added)
-    for y in ys:
-        y.view(torch.int32).bitwise_and_(-(1 << (23 - digits)))
+    added = h.to(torch.float32).mul_(scale.to(y.device, y.dtype) if isinstance(scale, Tensor) else scale)
+    added.add_(2.0 ** -(digits + 1))
+    if dtype == torch.float16:
+        added.clamp_(max=2.0**-digits - 2.0**-23)  # float32 holds 13 digits more, d_k has 16
+    y.addcmul_((y.view(torch.int32) & SIGN_AND_POWER).view(torch.float32), added)
+    y.view(torch.int32).bitwise_and_(-(1 << (23 - digits)))
+    if dtype == torch.float16:
+        y.sub_(shift)
+    if exact is not None:
+        y.copy_(torch.where(c.to(y.device) < 1, y, exact))
+
+
+def mixed(k: Any, device: torch.device) -> Any:
+    """32 bits made of k, none of which tells of the next k's; a tensor's as a tensor."""
+    number: Any = k.to(device, torch.int64) if isinstance(k, Tensor) else int(k)
+    bits = (number * MIX) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 16)) * MIX_AGAIN) & 0xFFFFFFFF
+    return bits.to(torch.int32) if isinstance(k, Tensor) else _signed(bits)
 
 
 def _signed(bits: int) -> int:
-    """The last sixteen bits, as torch.int16 reads them."""
-    return (bits + 0x8000) % 0x10000 - 0x8000
+    """The last 32 bits, as torch.int32 reads them."""
+    return (bits + 0x80000000) % 0x100000000 - 0x80000000

@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\ndualavg: stopped. The same command goes on from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from dualavg_bench.commands import MENDABLE
+        from dualavg_bench.commands import MENDABLE, sentence
 
         if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
             raise
         first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, one says it
-        sys.exit(f"dualavg: {error}" if first else 1)
+        sys.exit(f"dualavg: {sentence(error)}" if first else 1)
 
 
 @app.command
@@ -119,7 +119,7 @@ def reproduce(
         out: Where the studies and the page go.
         workers: Processes that run at once; one a core if not said.
         scheduler: Address of a dask scheduler to use instead.
-        recipes: Names with commas between; all seven if not said.
+        recipes: Names with commas between; all seven if not said. The page keeps what lies finished in OUT.
         together: Side by side on the same workers, not one after the other: none is idle at a study's end.
         extend: Add step sizes while the best lies on the edge of its grid; not at quick scale if not said.
     """

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,16 @@ from dualavg_bench.display import Display, announce, console, print_run
 from dualavg_bench.recipe import RecipeError, RunSpec, Scale
 from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
 
-MENDABLE = (RecipeError, StoreError, ValueError, FileNotFoundError)  # what a person can mend: a sentence
+MENDABLE = (RecipeError, StoreError, ValueError, OSError)  # what a person can mend: a sentence
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, without a traceback: our own words where there are any."""
+    if isinstance(error, OSError) and error.strerror:  # the system's: "[Errno 21] Is a directory: 'x'"
+        return f"{error.filename}: {error.strerror}." if error.filename is not None else f"{error.strerror}."
+    if isinstance(error, MENDABLE) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,8 @@ def reproduce(
 ) -> bool:
     """Run the paper's experiments one after the other or side by side, and write the page of them all.
 
-    A study that cannot be run, or fails, does not keep the others from running. Says whether none did.
+    A study that cannot be run, or fails, does not keep the others from running. Says whether none did. The
+    page also has the studies that were not asked for and lie finished in `out`.
 
     Args:
         scale: quick, mini or paper.
@@ -153,11 +164,16 @@ def reproduce(
             raise ValueError(f"{name!r} is no experiment of the paper: it has {', '.join(paper.RECIPES)}.")
     how = {"workers": workers, "scheduler": scheduler}
     came = (_together if together else _in_turn)(names, how, {"scale": scale, "out": out, **more})
-    done = {name: found for name, found in came.items() if isinstance(found, Finished)}
+    others = {name: _found(name, scale, out) for name in paper.RECIPES if name not in names}
+    done = {name: found for name, found in {**came, **others}.items() if isinstance(found, Finished)}
     missing = {name: found for name, found in came.items() if isinstance(found, str)}
     studies = {name: (finished.summary, finished.runs) for name, finished in done.items()}
     path = out.absolute() / f"reproduction-{scale}.html"
-    links = {name: finished.report.relative_to(path.parent).as_posix() for name, finished in done.items()}
+    links = {
+        name: finished.report.relative_to(path.parent).as_posix()
+        for name, finished in done.items()
+        if name in came or finished.report.is_file()
+    }
     write_atomically(path, render(scale, studies, links, missing).encode())
     console.print(paper.finding(paper.judge({name: runs for name, (_, runs) in studies.items()}), scale))
     console.print(f"page: {path}", markup=False, soft_wrap=True)
@@ -182,14 +198,34 @@ def _together(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -
 
 
 def _attempt(name: str, **more: Any) -> Finished | str:
+    """Run a study; whatever goes wrong with it, only Ctrl-C keeps the others from running."""
     try:
         return run_study(name, **more)
-    except MENDABLE as error:
+    except Exception as error:
         shared = more.get("shared")
         if shared and shared.given_up:
             raise  # somebody stopped them all, and says so
-        console.print(f"{name} was not run to its end: {error}", markup=False, soft_wrap=True)
-        return str(error)
+        if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
+            traceback.print_exc()
+        why = sentence(error)
+        console.print(f"{name} was not run to its end: {why}", markup=False, soft_wrap=True)
+        return why
+
+
+def _found(name: str, scale: Scale, out: Path) -> Finished | None:
+    """Return a study that lies finished in `out`, if a page can be made of it; nobody asked for it now."""
+    from dualavg_bench.reproduction import render
+
+    folder = out.absolute() / f"{name}-{scale}"
+    try:
+        summary = read_json(folder / "summary.json", "summary of a study")
+        if (summary["recipe"], summary["scale"]) != (name, scale):
+            return None
+        found = Finished(summary, _runs_of(summary, folder), folder / "report.html")
+        render(scale, {name: (found.summary, found.runs)}, {}, {})
+    except Exception:  # noqa: BLE001 - of another version, half copied, edited: it is as if it were not there
+        return None
+    return found
 
 
 def run_one(

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dualavg_bench.findings import EDGES, rank
-from dualavg_bench.recipe import RunSpec, Scale
+from dualavg_bench.recipe import Recipe, RunSpec, Scale
 from dualavg_bench.text import decimals, duration, short_names, with_error
 
 console = Console(highlight=False)
@@ -155,14 +155,15 @@ def list_recipes() -> None:
     from dualavg_bench.recipe import load
     from dualavg_bench.recipes import builtin
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("recipe", "scale", "data"):
         table.add_column(column)
     for column in ("steps", "batch", "a run takes"):
         table.add_column(column, justify="right")
     scales: tuple[Scale, ...] = ("quick", "mini", "paper")
     texts = {}
-    for name, module in builtin().items():
+    for name, path in builtin().items():
+        module = importlib.import_module(path)
         for scale in scales:
             recipe, _ = load(name, scale)
             table.add_row(
@@ -170,16 +171,23 @@ def list_recipes() -> None:
                 scale,
                 "embedded" if scale == "quick" else "--data DIR",
                 f"{recipe.steps:,}",
-                str(recipe.batch_size),
+                _batch(recipe, module),
                 "not measured" if recipe.expected is None else duration(recipe.expected),
             )
             if scale == "quick":
-                texts[name] = [f"Quick: {recipe.about}", _needed(importlib.import_module(module))]
+                texts[name] = [f"Quick: {recipe.about}", _needed(module)]
     console.print(table)
     for name, lines in texts.items():
         console.print(f"[bold]{name}[/]")
         for line in filter(None, lines):
             console.print(Padding(escape(line), (0, 0, 0, 4)))
+
+
+def _batch(recipe: Recipe, module: ModuleType) -> str:
+    """The examples of a batch; or its tokens, at most: an example of iwslt14 is a group of sentences."""
+    if recipe.name == "iwslt14":
+        return f"{recipe.batch_size * module.TOKENS[recipe.scale]:,} tokens"
+    return f"{recipe.batch_size:,}"
 
 
 def _needed(module: ModuleType) -> str:

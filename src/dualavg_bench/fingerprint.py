@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,20 +29,27 @@ def fingerprint(splits: Splits, *, test: bool) -> str:
     return whole.hexdigest()[:16]
 
 
-def check(splits: Splits, recipe: Recipe) -> str:
-    """Return the fingerprint without test, or say in a sentence why nothing can be learnt from these data."""
+def check(splits: Splits, recipe: Recipe, folder: Path | None = None) -> str:
+    """Return the fingerprint without test, or say in a sentence why nothing can be learnt from these data.
+
+    Args:
+        splits: what `recipe.data` returned.
+        recipe: whose data they are.
+        folder: where they were read from, for messages.
+    """
+    where = f"recipe {recipe.name}" + ("" if folder is None else f", read from {folder},")
     for name, source in _parts(splits):
         if len(source) == 0:
-            raise RecipeError(f"The {name} split of recipe {recipe.name} is empty.")
+            raise RecipeError(f"The {name} split of {where} is empty.")
     if len(splits.train) < recipe.batch_size:
         raise RecipeError(
-            f"The training split of {recipe.name} has {len(splits.train)} examples, less than one batch of "
+            f"The training split of {where} has {len(splits.train)} examples, less than one batch of "
             f"{recipe.batch_size}."
         )
     first, second = (fingerprint(splits, test=False) for _ in range(2))
     if first != second:
         raise RecipeError(
-            f"The data of recipe {recipe.name} differ from one reading to the next: what is random in them "
+            f"The data of {where} differ from one reading to the next: what is random in them "
             "must come from the generator that `batch` is given, or from torch's own."
         )
     return first

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dualavg_bench import figures, findings, samples, stats, text
+from dualavg_bench import drawing, figures, findings, gallery, stats, text
 
 Summary = Mapping[str, Any]
 Write = Callable[[Path, str], Any]
@@ -95,7 +95,7 @@ def page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    palette = list(enumerate(figures.PALETTE.items()))
+    palette = list(enumerate(drawing.PALETTE.items()))
     return environment.get_template(template).render(palette=palette, reach=figures.REACH, **values) + "\n"
 
 
@@ -120,7 +120,8 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "unit": f" ({summary['unit']})" if summary["unit"] else "",
         "direction": "higher is better" if summary["higher_is_better"] else "lower is better",
         "order": order,
-        "colors": figures.looks(entries),
+        "worst_end": figures.worst_end(summary),
+        "colors": drawing.looks(entries),
         "scores": [_score_row(summary, name, places) for name in order],
         "packages": summary.get("packages", {}),  # older summaries have none
         "pairs": [_pair(summary, pair) for pair in summary["comparisons"]],
@@ -139,7 +140,7 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "steps": sorted({run["steps"] for run in summary["runs"].values()}),
         "minutes": text.duration(summary["times"]["seconds"]),
         "figures": _figures(summary, runs, prefix),
-        "samples": samples.side_by_side(order, runs),
+        "samples": gallery.side_by_side(order, runs),
         "command": command or summary.get("command") or _command(summary),
         "install": _install(summary),
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dualavg_bench import figures, findings, paper, samples, stats
+from dualavg_bench import drawing, figures, findings, gallery, paper, stats
 from dualavg_bench.report import page
 from dualavg_bench.text import decimals, interval_decimals, p_text, signed, with_error
 
@@ -29,7 +29,7 @@ def render(
     Args:
         scale: of all studies.
         studies: by recipe.
-        links: where each study's own page is, seen from this one.
+        links: where each study's own page is, seen from this one, if it has one.
         missing: why a recipe has no study, in a sentence.
     """
     claims = paper.judge({recipe: runs for recipe, (_, runs) in studies.items()})
@@ -43,7 +43,9 @@ def render(
         missing=missing,
         claims=[_claim(row) for row in claims],
         scores=[_score(row, studies) for row in scores],
-        studies=[_study(*studies[recipe], links[recipe]) for recipe in paper.RECIPES if recipe in studies],
+        studies=[
+            _study(*studies[recipe], links.get(recipe)) for recipe in paper.RECIPES if recipe in studies
+        ],
     )
 
 
@@ -52,7 +54,7 @@ def _claim(row: Mapping[str, Any]) -> dict[str, Any]:
     claimed = "alike" if row["relation"] == "alike" else "better"
     tested = row["low"] is not None
     return {
-        **{key: row[key] for key in ("recipe", "where", "says", "verdict")},
+        **{key: row[key] for key in ("recipe", "where", "says", "words", "verdict")},
         "theirs": claimed if row["by"] is None else signed(row["by"], 2),
         "ours": f"{signed(row['advantage'], places)} ({row['n']})" if row["n"] else DASH,
         "interval": f"{signed(row['low'], places)} to {signed(row['high'], places)}" if tested else DASH,
@@ -66,7 +68,7 @@ def _score(row: Mapping[str, Any], studies: Mapping[str, Study]) -> dict[str, An
     unit = f" ({row['unit']})" if row["unit"] else ""
     printed = DASH
     if theirs:
-        printed = f"{theirs['value']:g}" + (f" ± {theirs['se']:g}" if theirs["se"] else "")
+        printed = theirs.printed + (f" ± {theirs.se}" if theirs.se else "")
     measured, setting = "not run", DASH
     if ours:
         entries = studies[row["recipe"]][0]["optimizers"].values()
@@ -76,30 +78,34 @@ def _score(row: Mapping[str, Any], studies: Mapping[str, Study]) -> dict[str, An
         setting = f"lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}, {chosen['schedule']}"
         setting += ", on the edge of its grid" if chosen["edge"] else ""
     return {
-        "experiment": f"{row['recipe']}, {row['metric']}{unit}" if row["metric"] else row["recipe"],
+        "experiment": f"{row['recipe']}, {row['metric']}{unit}",
         "optimizer": row["optimizer"],
         "theirs": printed,
-        "note": theirs["note"] if theirs else "",
+        "note": theirs.note if theirs else "",
         "ours": measured,
         "chosen": setting,
     }
 
 
-def _study(summary: Mapping[str, Any], runs: Sequence[stats.Run], link: str) -> dict[str, Any]:
-    recipe = summary["recipe"]
-    drawn = (
-        (figures.training_curves(summary, runs, f"{recipe}-train"), "Training loss at the chosen settings."),
-        (figures.validation_curves(summary, runs, f"{recipe}-valid"), f"Validation {summary['metric']}."),
-        (
-            figures.sensitivity(summary, f"{recipe}-lr"),
-            "Step-size sensitivity on validation. At the axis, a cross: diverged; a hollow caret: beyond it.",
-        ),
+def _study(summary: Mapping[str, Any], runs: Sequence[stats.Run], link: str | None) -> dict[str, Any]:
+    recipe, metric, end = summary["recipe"], summary["metric"], figures.worst_end(summary)
+    marks = (
+        f"Step-size sensitivity on validation. At the {end}, a cross: diverged; a hollow caret: beyond it."
     )
+    drawn = [
+        (figures.training_curves(summary, runs, f"{recipe}-train"), "Training loss at the chosen settings."),
+        (figures.validation_curves(summary, runs, f"{recipe}-valid"), f"Validation {metric}."),
+        (figures.sensitivity(summary, f"{recipe}-lr"), marks),
+    ]
+    if summary["comparisons"]:  # a fourth: the last of three would stand beside an empty half
+        pairs = f"Paired differences in test {metric}: mean and 95% interval. Filled: told from noise, with "
+        pairs += "Holm's correction for this study's pairs alone."
+        drawn.append((figures.differences(summary, f"{recipe}-differences"), pairs))
     return {
         "title": f"{recipe}: {summary['paper']}" if summary["paper"] else recipe,
         "verdict": summary["verdict"],
         "link": link,
-        "figures": [(Markup(drawing), caption) for drawing, caption in drawn],  # noqa: S704, matplotlib escaped it
-        "samples": samples.side_by_side(findings.rank(summary), runs),
-        "colors": figures.looks(summary["optimizers"]),
+        "figures": [(Markup(made), caption) for made, caption in drawn],  # noqa: S704, matplotlib escaped it
+        "samples": gallery.side_by_side(findings.rank(summary), runs),
+        "colors": drawing.looks(summary["optimizers"]),
     }

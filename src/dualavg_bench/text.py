@@ -43,8 +43,18 @@ def signed(value: float, places: int) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p value as it follows the letter p."""
-    return "< 0.001" if p < 0.001 else f"= {p:.{2 if p >= 0.1 else 3}f}"
+    """A p value as it follows the letter p; never rounded to the 5% that it is compared with.
+
+    Examples:
+        >>> p_text(0.0497), p_text(0.0003), p_text(0.25)
+        ('= 0.0497', '< 0.001', '= 0.25')
+    """
+    if p < 0.001:
+        return "< 0.001"
+    places = 2 if p >= 0.1 else 3
+    while p != 0.05 and places < 6 and float(f"{p:.{places}f}") == 0.05:
+        places += 1
+    return f"= {p:.{places}f}"
 
 
 def duration(seconds: float) -> str:

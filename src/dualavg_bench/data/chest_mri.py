@@ -1,21 +1,23 @@
 """A hundred MR images of chests, one array of magnitudes, measured once more by simulation, as fastMRI."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dualavg_bench.data import fastmri
-from dualavg_bench.data.embedded import once, phantoms
+from dualavg_bench.data.embedded import phantoms
+from dualavg_bench.data.reading import folder_of, reading
 from dualavg_bench.recipe import Splits
+from dualavg_bench.store import StoreError
 
 FOLDER, NAME = "chest-mri", "chest100_uint16.npy"
-VERSION = "fastmri-1"  # another simulation, another number: finished runs keep what they saw
+EXPECTED = "an array of uint16 of the shape (100, 256, 256), as numpy.save writes it"
 SOURCE = (
-    "it is an array of 100 MR magnitude images of chests, for which any other of that shape can stand, "
-    "or use the scale quick, which needs no data"
+    "ours holds 100 MR magnitude images of chests, each scaled to its own maximum; any 100 MR magnitude "
+    "images of 256x256 will do, those of one subject side by side, and the scale quick needs none"
 )
-EXPECTED = "an array of uint16 of the shape (100, 256, 256)"
 SLICES, SIZE, COILS = 7, 128, 4
 # Neighbours can be of one subject, and some come again 13 to 22 images later, and 67 to 69 as 85 to 83.
 # Cut here, no image is much like one of another block.
@@ -23,31 +25,33 @@ BLOCKS = {"a": (fastmri.TRAIN, 0, 67), "b": (fastmri.VALID, 67, 86), "c": (fastm
 
 
 def load(folder: Path, *, centre: int) -> Splits:
-    """Write the volumes beside the array, once, and read them; a block of images counts as one patient.
+    """Simulate the volumes in a temporary folder and read them; a block of images counts as one patient.
+
+    Nothing is written to `folder`: it may be read-only, and what was kept there could be of another array.
 
     Args:
         folder: `chest-mri`, or the folder that it is in.
         centre: low-frequency lines that every mask has.
     """
-    inner = folder / FOLDER if (folder / FOLDER).is_dir() else folder
-    written = once(inner / VERSION, lambda draft: _write(_read(inner / NAME), draft))
-    return fastmri.load(
-        written, centre=centre, keep=True, source=f"remove {written}, and it is written again"
-    )
+    images = _read(folder_of(folder, FOLDER, NAME, EXPECTED, SOURCE) / NAME)
+    try:
+        with tempfile.TemporaryDirectory(prefix="dualavg-") as written:
+            _write(images, Path(written))
+            return fastmri.load(Path(written), centre=centre, keep=True)
+    except OSError as error:
+        raise StoreError(
+            f"A temporary folder for simulated volumes cannot be written ({error.strerror or error}): make "
+            "room, or name another place in the environment variable TMPDIR."
+        ) from error
 
 
 def _read(path: Path) -> NDArray[np.uint16]:
-    try:
+    with reading(path, EXPECTED, SOURCE):
         images: NDArray[np.uint16] = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {EXPECTED}, was expected; {SOURCE}.") from None
-    except Exception as error:  # a spoilt array can raise anything
-        raise ValueError(f"{path} is not {EXPECTED} ({error}); {SOURCE}.") from error
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint16 or images.shape != (100, 256, 256):
-        found = (
-            f"{images.dtype} of the shape {images.shape}" if isinstance(images, np.ndarray) else "an archive"
-        )
-        raise ValueError(f"{path} is not {EXPECTED} (it is {found}); {SOURCE}.")
+        if not isinstance(images, np.ndarray):
+            raise TypeError("it is an archive")
+        if images.dtype != np.uint16 or images.shape != (100, 256, 256):
+            raise ValueError(f"it is {images.dtype} of the shape {images.shape}")
     return images
 
 

@@ -1,6 +1,7 @@
 """CIFAR-10 as its authors publish it: Python-2 pickles, read without running anything that is in them."""
 
 import io
+import os
 import pickle
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,9 +12,11 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualavg_bench.data.reading import check_count, folder_of, reading
 from dualavg_bench.recipe import Splits
 
 FOLDER = "cifar-10-batches-py"
+EXPECTED = f"a folder {FOLDER} with data_batch_1 to data_batch_5 and test_batch"
 OFFICIAL = "get 'CIFAR-10 python version' from https://www.cs.toronto.edu/~kriz/cifar.html"
 SPLIT_SEED = 20201020
 
@@ -50,43 +53,40 @@ class Images:
         return picked.permute(0, 3, 1, 2).contiguous()
 
 
-def load(folder: Path, *, one_in: int = 10, source: str = OFFICIAL) -> Splits:
+def load(
+    folder: Path, *, one_in: int = 10, images: tuple[int, int] | None = None, source: str = OFFICIAL
+) -> Splits:
     """Read the splits; images for validation are drawn from the training images by a fixed seed.
 
     Args:
-        folder: `cifar-10-batches-py`, or the folder that it is in. Whichever of its five training batches
-            are there are read.
+        folder: `cifar-10-batches-py`, or the folder that it is in. Of its five training batches, those from
+            the first on will do.
         one_in: one training image in so many is for validation.
+        images: how many there must be for training and for test; any number if None.
         source: where the data set can be had, for messages.
     """
-    inner = folder / FOLDER if (folder / FOLDER).is_dir() else folder
-    paths = [path for i in range(1, 6) if (path := inner / f"data_batch_{i}").is_file()]
-    if not paths:
-        raise FileNotFoundError(
-            f"{inner / 'data_batch_1'} is missing: a folder {FOLDER} with data_batch_1 to data_batch_5 and "
-            f"test_batch was expected; {source}."
-        )
-    parts = [_read(path, source) for path in paths]
+    inner = folder_of(folder, FOLDER, "data_batch_1", EXPECTED, source)
+    last = max((i for i in range(1, 6) if os.path.lexists(inner / f"data_batch_{i}")), default=1)
+    parts = [_read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)]  # a gap is no end
     pixels, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    test = Images(*_read(inner / "test_batch", source))
+    for what, found, wanted in zip(
+        ("training", "test"), (len(labels), len(test)), images or (), strict=False
+    ):
+        check_count(inner, f"{what} images", found, wanted, source)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
     valid, train = order[: len(order) // one_in], order[len(order) // one_in :]
     return Splits(
         train=Images(pixels[train], labels[train]),
         valid=Images(pixels[valid], labels[valid]),
-        test=Images(*_read(inner / "test_batch", source)),
+        test=test,
     )
 
 
 def _read(path: Path, source: str) -> tuple[Tensor, Tensor]:
     expected = "a pickled dict with b'data', bytes of shape (n, 3072), and b'labels', n numbers from 0 to 9"
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
-    try:
-        pixels, labels = _unpickle(raw)
-    except Exception as error:  # a spoilt pickle can raise anything
-        raise ValueError(f"{path} is not {expected} ({error}); {source}.") from error
+    with reading(path, expected, source):
+        pixels, labels = _unpickle(path.read_bytes())
     return torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.tensor(labels)
 
 

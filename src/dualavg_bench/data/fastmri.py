@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dualavg_bench.data.reading import check_count, reading
 from dualavg_bench.recipe import Splits
 
 TRAIN, VALID = "multicoil_train", "multicoil_val"
@@ -76,14 +77,14 @@ class Volume:
 
 
 class Slices:
-    """Slices of volumes, read from disk when they are asked for; an open file is never kept.
+    """Slices of volumes, read from disk when they are asked for, or all at once; no file is kept open.
 
     With `rng`, each slice's mask has offset 1 or -1 by chance; without, by the name of its file.
 
     Args:
         volumes: the files.
         centre: low-frequency lines that every mask has.
-        keep: hold in memory what was read once, for data sets that fit.
+        keep: read them all now and hold them in memory, for data sets that fit; files can go then.
         source: where the data set can be had, for messages.
     """
 
@@ -91,6 +92,8 @@ class Slices:
         self.volumes, self.centre, self.keep, self.source = volumes, centre, keep, source
         self.index = [(v, s) for v, volume in enumerate(volumes) for s in range(volume.slices)]
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        if keep:
+            self._kept = {i: self._slice(i) for i in range(len(self))}
 
     def __len__(self) -> int:
         """Return the number of slices."""
@@ -138,13 +141,12 @@ class Slices:
         kspace, target = _read(
             path, self.source, lambda f: (f["kspace"][place], f["reconstruction_rss"][place])
         )
-        pair = torch.from_numpy(kspace).to(torch.complex64), torch.from_numpy(target).float()
-        if self.keep:
-            self._kept[i] = pair
-        return pair
+        return torch.from_numpy(kspace).to(torch.complex64), torch.from_numpy(target).float()
 
 
-def load(folder: Path, *, centre: int, keep: bool = False, source: str = OFFICIAL) -> Splits:
+def load(
+    folder: Path, *, centre: int, keep: bool = False, slices: int | None = None, source: str = OFFICIAL
+) -> Splits:
     """Find the volumes; patients of `multicoil_val` are halved by a fixed seed into validation and test.
 
     The official test set has no reconstructions. Whole patients go to one side, never a part of their files.
@@ -152,10 +154,14 @@ def load(folder: Path, *, centre: int, keep: bool = False, source: str = OFFICIA
     Args:
         folder: the folder that `multicoil_train` and `multicoil_val` are in.
         centre: low-frequency lines that every mask has.
-        keep: hold in memory what was read once.
+        keep: read everything now and hold it in memory.
+        slices: how many there must be for training; any number if None.
         source: where the data set can be had, for messages.
     """
     train, rest = (_volumes(folder / name, source) for name in (TRAIN, VALID))
+    if slices is not None:
+        found = sum(volume.slices for volume in train)
+        check_count(folder / TRAIN, "slices", found, slices, source)
     patients = sorted({volume.patient for volume in rest})
     if len(patients) < 2:
         raise ValueError(
@@ -175,26 +181,19 @@ def load(folder: Path, *, centre: int, keep: bool = False, source: str = OFFICIA
 
 
 def _volumes(folder: Path, source: str) -> list[Volume]:
-    paths = sorted(folder.glob("*.h5"))
+    expected = f"a folder of .h5 files, one a volume, beside the other of {TRAIN} and {VALID}"
+    with reading(folder, expected, source):
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".h5")
     if not paths:
-        raise FileNotFoundError(
-            f"{folder} has no .h5 files: folders {TRAIN} and {VALID} with a file a volume were expected; "
-            f"{source}."
-        )
+        raise FileNotFoundError(f"{folder} has no .h5 files: {expected}, was expected; {source}.")
     return [_read(path, source, lambda file, path=path: _describe(path, file)) for path in paths]  # type: ignore[misc]
 
 
 def _read(path: Path, source: str, read: Callable[[Any], T]) -> T:
     import h5py  # type: ignore[import-untyped]
 
-    try:
-        with h5py.File(path, "r") as file:
-            return read(file)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {EXPECTED}, was expected; {source}.") from None
-    except Exception as error:  # a spoilt HDF5 file can raise anything, on several lines
-        why = " ".join(str(error).split())
-        raise ValueError(f"{path} is not {EXPECTED} ({why}); {source}.") from error
+    with reading(path, EXPECTED, source), h5py.File(path, "r") as file:
+        return read(file)
 
 
 def _describe(path: Path, file: Any) -> Volume:

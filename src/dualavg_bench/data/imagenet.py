@@ -17,9 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualavg_bench.data.reading import check_count, folder_of, reading
 from dualavg_bench.recipe import Splits
 
 OFFICIAL = "get ILSVRC 2012 from https://image-net.org/download-images.php"
+TINY = (
+    "sort 20 classes of Tiny ImageNet, http://cs231n.stanford.edu/tiny-imagenet-200.zip, into train/<class> "
+    "and val/<class> of a folder tiny-imagenet-20"
+)
 EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, the same classes in both"
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SPLIT_SEED = 20201020
@@ -83,6 +88,7 @@ def load(
     name: str = "imagenet",
     *,
     classes: int = 1000,
+    images: tuple[int, int] | None = None,
     valid_of_class: int = 50,
     size: int = 224,
     resize: int = 256,
@@ -95,15 +101,18 @@ def load(
         folder: the folder with `train` and `val`, or the folder that it is in.
         name: what the folder with `train` and `val` is called.
         classes: how many there must be.
+        images: how many there must be in `train` and in `val`; any number if None.
         valid_of_class: images of each class that are for validation.
         size: pixels of an edge.
         resize: pixels of the shorter edge before the centre is taken, where nothing is random.
         in_memory: read all images now and keep their pixels, for data sets that are small.
         source: where the data set can be had, for messages.
     """
-    inner = folder / name if (folder / name).is_dir() else folder
+    inner = folder_of(folder, name, "train", EXPECTED, source)
     train, test = (_files(inner / part, source) for part in ("train", "val"))
     _check_classes(inner, train, test, classes, source)
+    for part, found, wanted in zip(("train", "val"), (train, test), images or (), strict=False):
+        check_count(inner / part, "images", sum(map(len, found.values())), wanted, source)
     rng = torch.Generator().manual_seed(SPLIT_SEED)
     parts: dict[str, list[tuple[str, int]]] = {"train": [], "valid": [], "test": []}
     for label, (name_of_class, files) in enumerate(train.items()):
@@ -119,8 +128,8 @@ def load(
     made = {}
     for part, pairs in parts.items():
         files = [file for file, _ in pairs]
-        images = _in_threads(read, files, [source] * len(files)) if in_memory else files
-        made[part] = Images(images, torch.tensor([label for _, label in pairs]), size, resize, source)
+        pictures = _in_threads(read, files, [source] * len(files)) if in_memory else files
+        made[part] = Images(pictures, torch.tensor([label for _, label in pairs]), size, resize, source)
     return Splits(**made)
 
 
@@ -128,16 +137,8 @@ def read(path: str, source: str = OFFICIAL) -> Pixels:
     """Return an image in red, green and blue, whatever colours its file has."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path} is missing: a JPEG that was there before was expected; {source}."
-        ) from None
-    except Exception as error:  # a spoilt image can raise anything
-        what = " ".join(str(error).split())
-        raise ValueError(f"{path} is not a JPEG that can be read ({what}); {source}.") from error
+    with reading(path, "a JPEG that can be read", source), Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def random_box(draws: list[list[float]], height: int, width: int) -> Box:
@@ -181,11 +182,12 @@ def _in_threads(function: Callable[..., Pixels], *arguments: Iterable[Any]) -> l
 
 def _files(folder: Path, source: str) -> Classes:
     """Return the images of each class, both in the order of their names, which the disk's is not."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is missing: {EXPECTED}, was expected; {source}.")
+    with reading(folder, EXPECTED, source):
+        names = sorted(entry.name for entry in _entries(folder) if entry.is_dir())
     found = {}
-    for name in sorted(entry.name for entry in _entries(folder) if entry.is_dir()):
-        files = sorted(e.path for e in _entries(folder / name) if e.name.lower().endswith(SUFFIXES))
+    for name in names:
+        with reading(folder / name, EXPECTED, source):
+            files = sorted(e.path for e in _entries(folder / name) if e.name.lower().endswith(SUFFIXES))
         if not files:
             raise FileNotFoundError(f"{folder / name} has no images: {EXPECTED}, was expected; {source}.")
         found[name] = files
@@ -209,7 +211,4 @@ def _check_classes(folder: Path, train: Classes, test: Classes, classes: int, so
                 raise FileNotFoundError(
                     f"{folder / part / name} is missing: {EXPECTED}, was expected; {source}."
                 )
-    if len(train) != classes:
-        raise ValueError(
-            f"{folder / 'train'} has {len(train)} classes where {classes} were expected; {source}."
-        )
+    check_count(folder / "train", "classes", len(train), classes, source)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualavg_bench.data.reading import folder_of, lines, reading
 from dualavg_bench.recipe import Splits
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ SPECIAL = 5
 HIDDEN = 0.15  # of an example's tokens
 AS_MASK, AS_RANDOM = 0.8, 0.1  # of the hidden ones; the others stay as they are
 CHUNK = 10_000  # lines that are encoded at a time
+EXPECTED = "UTF-8 text, one paragraph a line, beside the other two of {train,valid,test}.txt"
 OFFICIAL = (
     "write Wikipedia's articles (https://dumps.wikimedia.org) and BookCorpus' books "
     "(https://huggingface.co/datasets/bookcorpus/bookcorpus) there in this form"
@@ -104,6 +106,7 @@ def load(
     length: int,
     vocabulary: int,
     one_in: int = 1,
+    least_bytes: int = 0,
     valid_examples: int | None = None,
     test_examples: int | None = None,
     source: str = OFFICIAL,
@@ -116,11 +119,16 @@ def load(
         length: most tokens of an example, `<s>` and `</s>` among them.
         vocabulary: how many tokens there are, at most, the five special ones and the 256 bytes among them.
         one_in: read one training line in so many, where all would take too long.
+        least_bytes: refuse a training text that is shorter.
         valid_examples: keep only so many examples of the validation text, from its start; all if None.
         test_examples: the same of the test text.
         source: where the data set can be had, for messages.
     """
-    inner = folder / name if (folder / name).is_dir() else folder
+    inner = folder_of(folder, name, "train.txt", EXPECTED, source)
+    with reading(path := inner / "train.txt", EXPECTED, source):
+        size = path.stat().st_size
+    if size < least_bytes:
+        raise ValueError(f"{path} has {size:,} bytes where {least_bytes:,} at least were expected; {source}.")
     bpe = _learn(islice(_lines(inner, "train", source), 0, None, one_in), vocabulary)
     wanted = {"train": (one_in, None), "valid": (1, valid_examples), "test": (1, test_examples)}
     return Splits(
@@ -165,7 +173,11 @@ def _pack(bpe: "Tokenizer", lines: Iterator[str], length: int, limit: int | None
 
 
 def _pieces(size: int, room: int) -> list[int]:
-    return [min(room, size - begin) for begin in range(0, size, room)]
+    """Cut a line into pieces that fit; the last has a token beside `</s>`, which alone cannot be hidden."""
+    sizes = [min(room, size - begin) for begin in range(0, size, room)]
+    if sizes[-1] == 1 and len(sizes) > 1:
+        sizes[-2:] = [room - 1, 2]
+    return sizes
 
 
 def _encoded(bpe: "Tokenizer", lines: Iterator[str]) -> Iterator[NDArray[np.int32]]:
@@ -175,19 +187,5 @@ def _encoded(bpe: "Tokenizer", lines: Iterator[str]) -> Iterator[NDArray[np.int3
 
 
 def _lines(folder: Path, split: str, source: str) -> Iterator[str]:
-    """Lines that have something in them; a file without one is not what it should be."""
-    path = folder / f"{split}.txt"
-    expected = "UTF-8 text, one paragraph a line, beside the other two of {train,valid,test}.txt"
-    empty = True
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                if text := line.strip():
-                    empty = False
-                    yield text
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not {expected} ({error}); {source}.") from error
-    if empty:
-        raise ValueError(f"{path} is empty: {expected}, was expected; {source}.")
+    """Lines that have something in them."""
+    return filter(None, map(str.strip, lines(folder / f"{split}.txt", EXPECTED, source)))

@@ -9,15 +9,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualavg_bench.data.reading import check_count, folder_of, lines
 from dualavg_bench.recipe import Splits
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # numbered as in fairseq's dictionaries
 PAD, END = 1, 2
+LANGUAGES = ("de", "en")
+EXPECTED = "UTF-8 text, one sentence a line, beside the others of {train,valid,test}.{de,en}"
 MULTIPLE = 8  # sentences of a batch, where there are that many: fairseq's default
 OFFICIAL = (
     "prepare-iwslt14.sh of https://github.com/facebookresearch/fairseq/tree/main/examples/translation writes "
     "IWSLT'14 to iwslt14.tokenized.de-en/tmp, https://tatoeba.org/en/downloads has other sentences"
 )
+
+
+Rows = list[list[int]]  # the pieces of each sentence
 
 
 class Vocabulary:
@@ -43,7 +49,7 @@ class Vocabulary:
         """Return the number of pieces, the special ones included."""
         return int(self._pieces.get_vocab_size())
 
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+    def encode(self, sentences: Sequence[str]) -> Rows:
         """Return the numbers of each sentence's pieces, with END at the end."""
         encoded = self._pieces.encode_batch(list(sentences), add_special_tokens=False)
         return [[*one.ids, END] for one in encoded]
@@ -71,12 +77,17 @@ class Pairs:
     """
 
     def __init__(
-        self, given: list[str], wanted: list[str], source: Vocabulary, target: Vocabulary, tokens: int
+        self,
+        given: list[str],
+        wanted: list[str],
+        source: Rows,
+        target: Rows,
+        vocabulary: Vocabulary,
+        tokens: int,
     ) -> None:
-        self.given, self.wanted, self.vocabulary = given, wanted, target
-        self.source, self.target = source.encode(given), target.encode(wanted)
-        lengths = np.array([[len(row) for row in rows] for rows in (self.source, self.target)])
-        self.groups = _grouped(lengths, tokens)
+        self.given, self.wanted, self.vocabulary = given, wanted, vocabulary
+        self.source, self.target = source, target
+        self.groups = _grouped(np.array([[len(row) for row in rows] for rows in (source, target)]), tokens)
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -103,6 +114,7 @@ def load(
     *,
     pieces: tuple[int, int],
     tokens: int,
+    pairs: tuple[int, int, int] | None = None,
     valid_pairs: int | None = None,
     test_pairs: int | None = None,
     source: str = OFFICIAL,
@@ -114,58 +126,57 @@ def load(
         name: what the folder with the six files is called.
         pieces: sizes of the German and the English vocabulary.
         tokens: of a batch, at most.
+        pairs: how many there must be for training, validation and test; any number if None.
         valid_pairs: read only so many pairs of the validation files, from their start; all if None.
         test_pairs: the same of the test files.
         source: where the data set can be had, for messages.
     """
-    inner = folder / name if (folder / name).is_dir() else folder
+    inner = folder_of(folder, name, "train.de", EXPECTED, source)
     limits = {"train": None, "valid": valid_pairs, "test": test_pairs}
     texts = {split: _read_pair(inner, split, source) for split in limits}
+    for split, count in zip(limits, pairs or (), strict=False):
+        check_count(inner / f"{split}.de", "sentences", len(texts[split][0]), count, source)
     german, english = (Vocabulary(side, size) for side, size in zip(texts["train"], pieces, strict=True))
-    return Splits(
-        **{
-            split: Pairs(given[: limits[split]], wanted[: limits[split]], german, english, tokens)
-            for split, (given, wanted) in texts.items()
-        }
-    )
+    made = {}
+    for split, sides in texts.items():
+        given, wanted = (side[: limits[split]] for side in sides)
+        rows = german.encode(given), english.encode(wanted)
+        for language, side in zip(LANGUAGES, rows, strict=True):
+            _check_longest(inner / f"{split}.{language}", side, tokens, source)
+        made[split] = Pairs(given, wanted, *rows, english, tokens)
+    return Splits(**made)
 
 
 def _read_pair(folder: Path, split: str, source: str) -> tuple[list[str], list[str]]:
-    given, wanted = (_read(folder / f"{split}.{language}", source) for language in ("de", "en"))
+    paths = [folder / f"{split}.{language}" for language in LANGUAGES]
+    given, wanted = (_read(path, source) for path in paths)
     if len(given) != len(wanted):
         raise ValueError(
-            f"{folder / f'{split}.de'} has {len(given)} sentences where {len(wanted)} were expected, "
-            f"as many as {split}.en has; {source}."
+            f"{paths[0]} has {len(given):,} sentences and {paths[1]} {len(wanted):,}, where as many were "
+            f"expected in both; {source}."
         )
     return given, wanted
 
 
 def _read(path: Path, source: str) -> list[str]:
-    expected = "UTF-8 text, one sentence a line, beside the others of {train,valid,test}.{de,en}"
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not {expected} ({error}); {source}.") from error
-    sentences = [line.strip() for line in lines]
-    if not sentences[-1]:
-        del sentences[-1]  # what follows the last newline
-    if not sentences:
-        raise ValueError(f"{path} is empty: {expected}, was expected; {source}.")
+    sentences = [line.strip() for line in lines(path, EXPECTED, source)]
     if any("@@ " in sentence for sentence in sentences):
         raise ValueError(f"{path} is cut into pieces ('@@ ') where whole words were expected; {source}.")
     return sentences
 
 
+def _check_longest(path: Path, rows: Rows, tokens: int, source: str) -> None:
+    lengths = [len(row) for row in rows]
+    if (longest := max(lengths)) > tokens:
+        raise ValueError(
+            f"{path} has {longest:,} tokens in line {lengths.index(longest) + 1} where {tokens:,} at most, a "
+            f"whole batch, were expected: take this pair out of both files, or other sentences; {source}."
+        )
+
+
 def _grouped(lengths: NDArray[np.int64], tokens: int) -> list[list[int]]:
     """Return the batches; `lengths` has a row for each language."""
     size = lengths.max(axis=0).tolist()
-    if max(size) > tokens:
-        raise ValueError(
-            f"Sentence {size.index(max(size)) + 1} has {max(size)} tokens, "
-            f"more than a batch of {tokens} can hold."
-        )
     groups: list[list[int]] = []
     current: list[int] = []
     longest = 0
@@ -180,7 +191,7 @@ def _grouped(lengths: NDArray[np.int64], tokens: int) -> list[list[int]]:
     return [*groups, current]
 
 
-def _padded(rows: list[list[int]]) -> Tensor:
+def _padded(rows: Rows) -> Tensor:
     padded = torch.full((len(rows), max(map(len, rows))), PAD)
     for line, row in zip(padded, rows, strict=True):
         line[: len(row)] = torch.tensor(row)

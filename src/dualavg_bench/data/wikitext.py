@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualavg_bench.data.reading import check_count, folder_of, lines
 from dualavg_bench.recipe import Splits
 
 UNKNOWN, END = "<unk>", "<eos>"
+EXPECTED = "UTF-8 text, words between spaces, beside the other two of wiki.{train,valid,test}.tokens"
 OFFICIAL = (
     "get the word-level WikiText from "
     "https://www.salesforce.com/blog/the-wikitext-long-term-dependency-language-modeling-dataset/"
@@ -42,6 +44,7 @@ def load(
     *,
     length: int,
     vocabulary: int | None = None,
+    whole: bool = False,
     valid_blocks: int | None = None,
     test_blocks: int | None = None,
     source: str = OFFICIAL,
@@ -53,15 +56,19 @@ def load(
         name: what the folder with the three files is called: wikitext-2 or wikitext-103.
         length: words of a block.
         vocabulary: how many words are kept, `<unk>` among them; all that are in the training text if None.
+        whole: the training text must have exactly `vocabulary` words: with fewer, it was cut or is another.
         valid_blocks: read only so many blocks of the validation text, from its start; all if None.
         test_blocks: the same of the test text.
         source: where the data set can be had, for messages.
     """
-    inner = folder / name if (folder / name).is_dir() else folder
+    inner = folder_of(folder, name, "wiki.train.tokens", EXPECTED, source)
     counts: Counter[str] = Counter()
     for words in _lines(inner, "train", source):
         counts.update(words)
     del counts[UNKNOWN]
+    if whole and vocabulary is not None:
+        path = inner / "wiki.train.tokens"
+        check_count(path, "different words", len(counts) + 1, vocabulary, source)
     kept = counts.most_common(None if vocabulary is None else vocabulary - 1)
     numbers = {UNKNOWN: 0} | {word: i for i, (word, _) in enumerate(kept, start=1)}
     limits = {"train": None, "valid": valid_blocks, "test": test_blocks}
@@ -86,13 +93,5 @@ def _read(
 
 
 def _lines(folder: Path, split: str, source: str) -> Iterator[list[str]]:
-    path = folder / f"wiki.{split}.tokens"
-    expected = "UTF-8 text, words between spaces, beside the other two of wiki.{train,valid,test}.tokens"
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                yield [*line.split(), END]
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not {expected} ({error}); {source}.") from error
+    for line in lines(folder / f"wiki.{split}.tokens", EXPECTED, source):
+        yield [*line.split(), END]

@@ -59,7 +59,7 @@ def translator(
     encoder = model.model.encoder
     shared = encoder.embed_tokens
     encoder.embed_tokens = type(shared)(source_pieces, width, PAD, embed_scale=shared.embed_scale)
-    _initialise(model)
+    _start_as_fairseq(model)
     return model
 
 
@@ -96,14 +96,16 @@ def translate(
     return rows
 
 
-def _initialise(model: nn.Module) -> None:
-    """Draw the weights as fairseq does: transformers' own are smaller."""
+def _start_as_fairseq(model: nn.Module) -> None:
+    """Draw the weights as fairseq of 2020 does: torch's own linear layers but for attention."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Embedding):
             nn.init.normal_(layer.weight, std=layer.embedding_dim**-0.5)
             nn.init.zeros_(layer.weight[PAD])
-        elif isinstance(layer, nn.Linear) and layer is not model.lm_head:
-            # Queries, keys and values as the one matrix that they once were.
-            thirds = name.endswith(("q_proj", "k_proj", "v_proj"))
-            nn.init.xavier_uniform_(layer.weight, gain=2**-0.5 if thirds else 1.0)
-            nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.Linear) and layer is not model.lm_head:  # that is an embedding
+            layer.reset_parameters()
+            if name.endswith(("q_proj", "k_proj", "v_proj")):
+                nn.init.xavier_uniform_(layer.weight, gain=2**-0.5)  # as if they were one matrix
+            elif name.endswith("out_proj"):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)

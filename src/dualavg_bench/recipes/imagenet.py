@@ -5,7 +5,8 @@
     dualavg study imagenet --scale paper --data DIR          # ILSVRC 2012, ResNet-50, 100 epochs, GPUs
 
 DIR holds `imagenet`, or `tiny-imagenet-20` for mini, with `train/<class>/*.JPEG` and `val/<class>/*.JPEG`.
-ILSVRC 2012 is from https://image-net.org/download-images.php; its validation images, which come as one heap,
+ILSVRC 2012 is from https://image-net.org/download-images.php, Tiny ImageNet, of which any 20 classes will do,
+from http://cs231n.stanford.edu/tiny-imagenet-200.zip; the validation images of both, which come as one heap,
 must be sorted into folders of classes.
 
 Test accuracy (top-1) of the paper: a curve without numbers; MDA and SGD+M agree within the standard errors,
@@ -34,8 +35,9 @@ from dualavg_bench.recipes.cifar10 import evaluate, loss
 DECAY = 1e-4
 EPOCHS, GPUS, BATCH_OF_GPU = 100, 8, 32
 BATCH = GPUS * BATCH_OF_GPU
-CLASSES, IMAGES, VALID_OF_CLASS = 1000, 1_281_167, 50
-STEPS_OF_AN_EPOCH = (IMAGES - CLASSES * VALID_OF_CLASS) // BATCH
+CLASSES, VALID_OF_CLASS = 1000, 50
+IMAGES = (1_281_167, 50_000)  # of ILSVRC 2012, in `train` and in `val`
+STEPS_OF_AN_EPOCH = (IMAGES[0] - CLASSES * VALID_OF_CLASS) // BATCH
 
 
 def quick_data(folder: Path) -> Splits:
@@ -89,6 +91,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
                 size=48,
                 resize=55,
                 in_memory=True,
+                source=imagenet.TINY,
             ),
             model=partial(ResNet, "basic", (1, 1, 1, 1), (24, 48, 96, 192), stem=24, classes=20),
             batch_size=64,
@@ -104,7 +107,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
             expected=150.0,
         )
     return make(
-        data=imagenet.load,
+        data=partial(imagenet.load, images=IMAGES),
         model=resnet50,
         batch_size=BATCH,
         accumulate=GPUS,

@@ -8,10 +8,13 @@ DIR holds `books-wiki` with `{train,valid,test}.txt`, one paragraph a line: Book
 
 Validation perplexity of the paper: Adam 4.95, MDA 5.3 (one seed); SGD fails.
 Ours, on validation, one seed: quick, MDA 146, Adam 147, SGD+M 150; mini, Adam (lr 0.003) 467, MDA (0.5) 496.
+The quick network was chosen by Adam's and MDA's validation scores, tuning seed 0, against a unigram model's:
+with short examples, one layer and no dropout, there are steps enough to learn from what stands beside a gap.
 
 Readings: examples are packed from whole lines, and only a line longer than an example is cut. Adam's decay of
 0.01 is SGD's too. The learning rate reaches zero with the last update. The appendix has both 16 sentences of
-512 tokens and 4,096 tokens at most; 16 is fairseq's, and it fits the paper's epoch of about 4,000 steps.
+512 tokens and 4,096 tokens at most; 16 is fairseq's, and it fits the paper's epoch of about 4,000 steps. It
+names neither float16 nor Adam's betas: both are fairseq's, the betas (0.9, 0.98) at all scales.
 Departures: the BPE is learnt from the training text, it is not GPT-2's; `<s>` and `</s>` are never hidden.
 """
 
@@ -32,17 +35,15 @@ from dualavg_bench.models.masked_lm import MaskedLM
 from dualavg_bench.recipe import Grid, Metric, Passage, Picture, Recipe, Scale, Seeds, Source, Splits
 
 TOKENS = {"quick": 400, "mini": 2_000, "paper": 50_265}  # of the vocabulary; RoBERTa's own number
-LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # most tokens of an example
-DECAY, DROPOUT, UPDATES = 0.01, 0.1, 20_000
+LENGTH = {"quick": 16, "mini": 64, "paper": 512}  # most tokens of an example
+DECAY, DROPOUT, UPDATES, BETAS = 0.01, 0.1, 20_000, {"betas": (0.9, 0.98)}
 GPUS, SENTENCES, FREQUENCY = 8, 16, 16  # examples of a backward pass, and backward passes of a GPU an update
 
 
-def quick_data(folder: Path) -> Splits:
+def quick_data(folder: Path, load: Callable[..., Splits]) -> Splits:
     """Return docstrings, written to `folder` as plain text if they are not there yet."""
-    sizes = {"length": LENGTH["quick"], "vocabulary": TOKENS["quick"], "one_in": 2}
-    limits = {"valid_examples": 300, "test_examples": 600}
-    written = docstrings.write_plain(folder)
-    return plain_text.load(written, written.name, **sizes, **limits, source=SOURCE)
+    limits = {"one_in": 2, "valid_examples": 600, "test_examples": 1200}
+    return load(docstrings.write_plain(folder), **limits, source=SOURCE)
 
 
 def polynomial(optimizer: Optimizer, steps: int) -> WarmupLinearDecay:
@@ -99,16 +100,16 @@ def recipe(scale: Scale = "quick") -> Recipe:
     schedules = ("polynomial",)
     if scale == "quick":
         return make(
-            data=quick_data,
-            model=partial(network, width=48, layers=2, heads=4),
+            data=partial(quick_data, load=data),
+            model=partial(network, width=48, layers=1, heads=4, dropout=0.0, attention_dropout=0.0),
             batch_size=32,
-            steps=130,
+            steps=700,
             evaluations=5,
             eval_batch_size=100,
             grids={
-                "mda": Grid((0.5, 1.5, 5.0, 15.0, 50.0), (0.0,), schedules),
+                "mda": Grid((0.15, 0.5, 1.5, 5.0, 15.0), (0.0,), schedules),
                 "sgd": Grid((0.015, 0.05, 0.15, 0.5, 1.5), (0.0,), schedules),
-                "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules),
+                "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules, BETAS),
             },
             about="Docstrings of Python's library and of scikit-learn; a tiny RoBERTa.",
             expected=5.0,
@@ -124,14 +125,14 @@ def recipe(scale: Scale = "quick") -> Recipe:
             grids={
                 "mda": Grid((0.15, 0.5, 1.5, 5.0, 15.0), (0.0,), schedules),
                 "sgd": Grid((0.015, 0.05, 0.15, 0.5, 1.5), (0.0,), schedules),
-                "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0,), schedules),
+                "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0,), schedules, BETAS),
             },
             about="Some of Wikipedia and some old novels; a small RoBERTa.",
             expected=80.0,
         )
-    adam = {"betas": (0.9, 0.98), "eps": 1e-6, "decoupled_weight_decay": True}  # fairseq's decays as AdamW
+    adam = {**BETAS, "eps": 1e-6, "decoupled_weight_decay": True}  # fairseq's decays as AdamW
     return make(
-        data=data,
+        data=partial(data, least_bytes=10**9),  # BookCorpus and Wikipedia are about 16 times as much
         model=network,
         batch_size=GPUS * SENTENCES * FREQUENCY,
         accumulate=GPUS * FREQUENCY,

@@ -19,8 +19,6 @@ def once(target: Path, write: Callable[[Path], None]) -> Path:
         draft.mkdir(parents=True)
         write(draft)
         draft.rename(target)  # atomic, and refused where another process was faster
-    except FileNotFoundError:
-        raise  # what it is made of is missing, and the message says what
     except OSError as error:
         if not target.is_dir():
             raise StoreError(
