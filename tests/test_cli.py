@@ -81,8 +81,10 @@ def test_recipes_lists_every_recipe_with_its_scales(dualavg: Command) -> None:
         assert name in out
     for scale in ("quick", "mini", "paper"):
         assert out.count(scale) >= len(builtin())
-    assert len(re.findall(r"quick +embedded +[\d,]+ +\d+ +\d+ \w+", out)) == len(builtin())
-    assert len(re.findall(r"paper +--data DIR +[\d,]+ +\d+ +not measured", out)) == len(builtin())
+    assert len(re.findall(r"quick +embedded +[\d,]+ +[\d,]+( tokens)? +\d+ \w+", out)) == len(builtin())
+    assert len(re.findall(r"paper +--data DIR +[\d,]+ +[\d,]+( tokens)? +not measured", out)) == len(
+        builtin()
+    )
     said = " ".join(out.split())
     assert said.count("DIR holds `") == len(builtin())
     assert (

@@ -69,13 +69,13 @@ MUTANTS = {
     ),
     "the fused kernel forgets weight decay": (
         "_fused.cpp",
-        "if (DECAY) si = fma_(k.decayed, xi, si);",
+        "if (DECAY) si = fma_(step.decayed, xi, si);",
         "",
     ),
     "the fused kernel multiplies and adds instead of lerp": (
         "_fused.cpp",
-        "NEAR ? fma_(k.c, way, xi) : fma_(-rest, way, a)",
-        "rest * xi + k.c * a",
+        "NEAR ? fma_(step.c, way, xi) : fma_(-rest, way, a)",
+        "rest * xi + step.c * a",
     ),
     "half precision is rounded to the nearest": (
         "_kernels.py",
@@ -84,7 +84,7 @@ MUTANTS = {
     ),
     "the fused kernel rounds to the nearest": (
         "_fused.cpp",
-        "if constexpr (TURNS) y = in_turns(y, x0[i], k.phase, k.scale);",
+        "if constexpr (TURNS) y = in_turns(y, si, step.k, step.scale);",
         "",
     ),
 }  # fmt: skip

@@ -36,8 +36,8 @@ def round_(y: Tensor, s: Tensor, dtype: torch.dtype, k: Any, c: Any) -> None:
     if dtype == torch.float16:
         shift = torch.where(y.abs() < _SMALLEST, torch.full_like(y, _SMALLEST).copysign_(y), 0.0)
         y.add_(shift)
-    # d_k = h / 2^16, h odd
-    h = (s.to(torch.float32).view(torch.int32) >> 16).bitwise_xor_(mixed(k, s.device))
+    # d_k = h / 2^16, h odd. Functions, not operators: `>>` of a sharded tensor gives the tensor itself.
+    h = torch.bitwise_right_shift(s.to(torch.float32).view(torch.int32), 16).bitwise_xor_(mixed(k, s.device))
     h.mul_(_signed(MIX)).bitwise_right_shift_(16).bitwise_or_(1)
     # (1/2 + (1 - c^2) d_k) ulp(y) is added, then all that is beyond the digits is cut off
     scale = (1 - c * c) * 2.0 ** -(16 + digits)
@@ -45,7 +45,8 @@ def round_(y: Tensor, s: Tensor, dtype: torch.dtype, k: Any, c: Any) -> None:
     added.add_(2.0 ** -(digits + 1))
     if dtype == torch.float16:
         added.clamp_(max=2.0**-digits - 2.0**-23)  # float32 holds 13 digits more, d_k has 16
-    y.addcmul_((y.view(torch.int32) & SIGN_AND_POWER).view(torch.float32), added)
+    power = torch.bitwise_and(y.view(torch.int32), SIGN_AND_POWER).view(torch.float32)
+    y.addcmul_(power, added)
     y.view(torch.int32).bitwise_and_(-(1 << (23 - digits)))
     if dtype == torch.float16:
         y.sub_(shift)
