@@ -121,7 +121,7 @@ def test_imagenet_at_paper_scale_is_the_appendix():
 
 def test_paper_scale_reads_224_pixels_of_1000_classes(tmp_path):
     write_folders(tmp_path)
-    with pytest.raises(ValueError, match="3 classes where 1000"):
+    with pytest.raises(ValueError, match="3 classes where 1,000"):
         recipe("paper").data(tmp_path)
     source = imagenet.load(tmp_path, classes=3, valid_of_class=2).train  # the same defaults
     assert (source.size, source.resize) == (224, 256)

@@ -213,5 +213,5 @@ def test_wrong_folders_are_one_sentence_with_path_and_remedy(tmp_path, spoil, wo
 
 def test_another_number_of_classes_is_refused(tmp_path):
     write_folders(tmp_path)
-    with pytest.raises(ValueError, match=r"train has 3 classes where 1000 were expected; .*https://"):
+    with pytest.raises(ValueError, match=r"train has 3 classes where 1,000 were expected; .*https://"):
         imagenet.load(tmp_path)

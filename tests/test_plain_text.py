@@ -68,18 +68,18 @@ def test_tokens_spell_the_text(splits):
 
 def test_any_text_can_be_spelt_and_none_of_it_is_a_special_token(tmp_path):
     strange = ["<mask> <s></s> <pad> <unk>", "naïve 東京 🙂 \x07", "tab\there"]
-    source = loaded(written(tmp_path, valid="\n".join(strange))).valid
+    source = loaded(written(tmp_path, valid="\n".join(strange) + "\n")).valid
     assert text_of(source) == strange
     assert set(source.tokens[source.tokens < SPECIAL].tolist()) == {END}
     assert (source.tokens == END).sum() == 3
 
 
 def test_the_bpe_sees_the_training_text_alone(tmp_path):
-    other = "zyzzyva quokka " * 500
+    other = "zyzzyva quokka " * 500 + "\n"
     plain = loaded(written(tmp_path / "plain"))
     changed = loaded(written(tmp_path / "changed", valid=other, test=other))
     assert plain.train.bpe.to_str() == changed.train.bpe.to_str()
-    seen = loaded(written(tmp_path / "seen", train=other + "\n" + "\n".join(LINES)))
+    seen = loaded(written(tmp_path / "seen", train=other + "\n".join(LINES) + "\n"))
     assert plain.train.bpe.to_str() != seen.train.bpe.to_str()
     assert any("zyzzyva" in token for token in seen.train.bpe.get_vocab())
 
@@ -118,7 +118,7 @@ def test_no_line_crosses_a_break(splits):
 
 def test_examples_are_as_full_as_whole_lines_allow(tmp_path):
     lines = ["q" * (1 + i * i % 13) for i in range(100)]  # a letter that training has not: one token each
-    source = loaded(written(tmp_path, valid="\n".join(lines))).valid
+    source = loaded(written(tmp_path, valid="\n".join(lines) + "\n")).valid
     for i in range(len(source) - 1):
         after = source.example(i + 1)
         first_line = int((after == END).nonzero()[0])
@@ -128,7 +128,7 @@ def test_examples_are_as_full_as_whole_lines_allow(tmp_path):
 
 def test_a_line_that_never_fits_is_cut_and_nothing_is_lost(tmp_path):
     long = "abcdefghij " * 40
-    source = loaded(written(tmp_path, valid=f"short\n{long}\nafter")).valid
+    source = loaded(written(tmp_path, valid=f"short\n{long}\nafter\n")).valid
     assert max(len(source.example(i)) for i in range(len(source))) == 32
     together = torch.cat([source.example(i)[1:] for i in range(len(source))])
     assert torch.equal(together, source.tokens.long())

@@ -46,7 +46,8 @@ def test_a_bad_file_is_one_sentence_with_path_and_remedy(tmp_path, name):
         (b"", path, "is empty"),
         (b"\xff\xfe\x00\n", path, "is not UTF-8"),
         (b"H@@ aus\n", path, "is cut into pieces"),
-        (b"one\ntwo\nthree\n", other, f"has {3 if path == other else 2} sentences where"),
+        (b"one\ntwo\nthree", path, "does not end with an end of line"),
+        (b"one\ntwo\nthree\n", other, f"has {3 if path == other else 2} sentences and"),
     ):
         write_pairs(tmp_path)
         path.write_bytes(raw)
@@ -68,7 +69,7 @@ def test_both_the_folder_and_its_parent_will_do(tmp_path):
 
 
 def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path):
-    write_pairs(tmp_path, test_de="eins\u2028zwei\x0bdrei\r\n\nvier", test_en="a\nb\nc")
+    write_pairs(tmp_path, test_de="eins\u2028zwei\x0bdrei\r\n\nvier\n", test_en="a\nb\nc\n")
     test = translation.load(tmp_path, **LOAD).test
     assert test.given == ["eins\u2028zwei\x0bdrei", "", "vier"]
 
@@ -154,7 +155,7 @@ def test_a_long_sentence_does_not_join_what_a_full_batch_left_over():
 
 def test_a_sentence_that_fits_no_batch_is_said(tmp_path):
     write_pairs(tmp_path, test_de="ein Haus\nlang" + "er" * 99 + "\n")
-    with pytest.raises(ValueError, match=r"Sentence 2 has \d+ tokens, more than a batch of 64"):
+    with pytest.raises(ValueError, match=r"test\.de has \d+ tokens in line 2 where 64 at most"):
         translation.load(tmp_path, **LOAD)
 
 
