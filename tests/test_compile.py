@@ -98,3 +98,17 @@ def test_a_compiled_first_step_of_nothing_is_bit_exact() -> None:
     torch.compile(optimizer.step)()
     assert optimizer.state[p]["step"] == 1
     assert torch.equal(p, before)
+
+
+def test_a_compiled_warm_up_from_nothing_keeps_its_anchor_in_float32() -> None:
+    """Not to be rounded at lr = 0, and later the graph stands; it said "Guard failed" once."""
+    p = torch.nn.Parameter(torch.tensor([1.0001, -2.3456]))
+    start = p.detach().clone()
+    optimizer = MDA([p], lr=torch.tensor(0.0), anchor_dtype=torch.bfloat16)
+    step = torch.compile(optimizer.step, backend="eager")
+    for lr in (0.0, 0.0, 1.0, 1.0):
+        p.grad = torch.ones_like(p)
+        optimizer.param_groups[0]["lr"].fill_(lr)
+        step()
+        assert torch.equal(optimizer.state[p]["x0"], start)
+    assert not torch.equal(p, start)

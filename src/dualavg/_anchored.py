@@ -148,7 +148,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         # wait for its own outcome.
         traced = torch.compiler.is_compiling()
         looked = [None if traced else self._look_at(i, group) for i, group in enumerate(self.param_groups)]
-        if self._unsure and not traced:
+        if not traced and self._unsure:  # in this order, or dynamo would watch what a first step sets
             for i in self._round_late():
                 looked[i] = self._look_at(i, self.param_groups[i])
 
