@@ -1,8 +1,9 @@
 """A study made up from a formula: what `store` hands over, without training anything."""
 
-import hashlib
 import math
 import random
+
+from dualavg_bench.result import spec_hash
 
 LRS = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1), "adam": (1e-4, 1e-3, 1e-2)}
 DECAYS = (0.0, 1e-4, 1e-3)
@@ -21,8 +22,8 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
     diverged_at, steps = changes.pop("diverged_at", None), 300
     test_score, untrained = changes.pop("test_score", final - 0.5), changes.pop("untrained", 10.0)
     metric = changes.get("metric", "accuracy")
-    name = repr((optimizer, lr, weight_decay, schedule, seed, phase))
-    rng = random.Random(name)
+    spec = {"optimizer": optimizer, "point": [lr, weight_decay, schedule], "seed": seed, "phase": phase}
+    rng = random.Random(repr((optimizer, lr, weight_decay, schedule, seed, phase)))
     end = diverged_at or steps
     shape = [(s, 1 - math.exp(-4 * s / steps)) for s in range(0, end + 1, 30)]
     wiggle = [final * 0.01 * rng.gauss(0, 1) * (0 < s < steps) for s, _ in shape]
@@ -36,7 +37,7 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         test_score = untrained
     result = {
         "format": 1,
-        "hash": hashlib.sha256(name.encode()).hexdigest()[:16],
+        "hash": spec_hash(spec),
         "recipe": "cifar10",
         "scale": "quick",
         "optimizer": optimizer,
@@ -52,7 +53,7 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "diverged_at": diverged_at,
         "why": "the training loss is nan" if diverged_at else None,
         "steps": steps,
-        "spec": {},
+        "spec": spec,
         "train": {"step": [s for s, _ in train], "loss": [loss for _, loss in train]},
         "valid": {"step": [s for s, _ in shape], "loss": [2.3 - 2 * t for _, t in shape], metric: scores},
         "test": {"loss": 0.4, metric: test_score} if phase == "confirm" else None,

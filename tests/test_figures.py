@@ -198,7 +198,7 @@ def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, 
         run["valid"]["accuracy"] = [first, *(1.0 * 40.0 ** (k / (count - 2)) for k in range(count - 1))]
     axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
     assert axes.get_yscale() == scale
-    summary["budget"] = {name: [100.0, 1.0] for name in summary["budget"]}
+    summary["budget"] = {name: [100.0, 1.0] for name in summary["budget"]}  # as older summaries have it
     budget = drawn_axes(figures.budget, monkeypatch, summary)
     assert budget.get_yscale() == ("linear" if higher else "log")
 
@@ -210,3 +210,96 @@ def test_a_score_of_zero_is_not_far_above_the_frame_s_end(monkeypatch):
         run["valid"]["accuracy"] = [0.0 for _ in run["valid"]["accuracy"][:-1]] + [80.0]
     axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
     assert -4 < axes.get_ylim()[0] < 0
+
+
+LONG = "mean_absolute_error of the reconstructed volumes over all slices of every patient of the test split"
+
+
+def text_boxes(axes):
+    """Where the labels of the axes end up, and the whole figure, in pixels."""
+    axes.figure.set_layout_engine("constrained")
+    axes.figure.set_size_inches(5.2, 3.5)
+    axes.figure.draw_without_rendering()
+    return axes.xaxis.label.get_window_extent(), axes.yaxis.label.get_window_extent(), axes.figure.bbox
+
+
+@pytest.mark.parametrize("unit", ["%", "points per thousand of the largest value"])
+def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
+    runs = study(metric=LONG, unit=unit)
+    summary = stats.summarize(runs)
+    for figure, arguments in (
+        (figures.sensitivity, [summary]),
+        (figures.budget, [summary]),
+        (figures.differences, [summary]),
+        (figures.validation_curves, [summary, runs]),
+    ):
+        below, beside, whole = text_boxes(drawn_axes(figure, monkeypatch, *arguments))
+        assert whole.x0 <= below.x0 < below.x1 <= whole.x1, figure.__name__
+        if beside.height > 0:
+            assert whole.y0 <= beside.y0 < beside.y1 <= whole.y1, figure.__name__
+
+
+def test_more_names_in_the_legend_make_a_figure_higher(runs):
+    def height(names):
+        made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
+        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', figures.budget(stats.summarize(made)))
+        return float(box[1])
+
+    assert height({name: f"AnOptimizerWithALongName{name}" for name in ("mda", "sgd")}) > height({}) + 10
+
+
+@pytest.mark.parametrize("limits", [(3.0, 70.0), (15.0, 90.0), (1.0, 1e6), (0.96, 1.25), (2.0, 9.0)])
+def test_a_log_axis_has_at_least_two_numbers(limits):
+    axes = Figure().add_subplot()
+    axes.set_yscale("log")
+    axes.set_ylim(*limits)
+    figures._log_ticks(axes.yaxis, limits)
+    ticks = [tick for tick in axes.yaxis.get_majorticklocs() if limits[0] <= tick <= limits[1]]
+    assert 2 <= len(ticks) <= 12
+    assert len(set(axes.yaxis.get_major_formatter().format_ticks(ticks))) == len(ticks)
+
+
+def test_a_sensitivity_figure_over_one_decade_has_two_numbers_on_each_log_axis(monkeypatch):
+    lrs = {"mda": (0.2, 0.4, 0.8), "sgd": (0.3, 0.4, 0.5)}
+    summary = stats.summarize(study(lrs=lrs, higher_is_better=False))
+    for points in summary["sensitivity"].values():
+        for point in points:
+            point["mean"] = 3.0 if point["lr"] < 0.45 else 75.0
+    axes = sensitivity_axes(summary, monkeypatch)
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        assert len([tick for tick in axis.get_majorticklocs() if limits[0] <= tick <= limits[1]]) > 1
+
+
+def test_diverged_points_do_not_flatten_the_budget(monkeypatch):
+    summary = stats.summarize(study())
+    scores = [30.0, 80.0, 88.0, 89.0, 90.0, 90.5, 90.8, 90.9, 91.0]
+    summary["budget"] = {name: {"scores": scores, "n": 2, "runs": []} for name in summary["budget"]}
+    axes = drawn_axes(figures.budget, monkeypatch, summary)
+    low, high = axes.get_ylim()
+    assert 80 < low < 91 < high
+    carets = marks(axes, "v")
+    assert [len(places) for places in carets] == [2, 2, 2]
+    assert len({round(y) for places in carets for _, y in places}) == 3  # each at a height of its own
+    calm = copy.deepcopy(summary)
+    for entry in calm["budget"].values():
+        entry["scores"] = [90.0, 90.5, 91.0]
+    assert marks(drawn_axes(figures.budget, monkeypatch, calm), "v") == []
+
+
+def test_the_cost_is_drawn_with_its_spread(summary, monkeypatch):
+    wide = copy.deepcopy(summary)
+    entry = wide["times"]["optimizers"]["mda"]["step_ms"]
+    entry |= {"low": 3.0, "lower": 4.0, "median": 5.0, "upper": 5.5, "high": 6.0}
+    axes = drawn_axes(figures.step_time, monkeypatch, wide)
+    drawn = [list(line.get_xdata()) for line in axes.lines]
+    assert [3.0, 6.0] in drawn
+    assert [4.0, 5.5] in drawn
+    assert marks(axes, ">") == []
+    entry["high"] = 5000.0  # one run on a busy machine
+    far = drawn_axes(figures.step_time, monkeypatch, wide)
+    assert len(marks(far, ">")) == 1
+    assert far.get_xlim()[1] < 20
+    older = copy.deepcopy(summary)
+    for measured in older["times"]["optimizers"].values():
+        measured["step_ms"] = {key: measured["step_ms"][key] for key in ("median", "low", "high", "n")}
+    assert "<svg" in figures.step_time(older)

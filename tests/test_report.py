@@ -186,6 +186,14 @@ def test_on_a_narrow_screen_every_cell_keeps_its_label(page, summary, undrawn):
     assert [name.strip() for name in hidden] == [".stack thead", ".stack td.empty"]
 
 
+def test_on_paper_nothing_is_parted_from_its_heading_or_caption(page):
+    paper = page[page.index("@media print") : page.index("</style>")]
+    kept = re.search(r"([^{}]*)\{ break-inside: avoid; \}", paper)[1]
+    assert {"figure", ".figures", ".beside", "tr"} <= set(re.split(r"[,\s]+", kept))
+    assert re.search(r"h2, h3 \{ break-after: avoid; \}", paper)
+    assert re.search(r"figcaption \{ break-before: avoid; \}", paper)
+
+
 def test_what_a_machine_lacks_is_left_out(summary, undrawn):
     bare = {**summary, "machines": [{"cores": 2, "gpu": None, "torch": "2.13.0"}]}
     text = words(report.render(bare))
@@ -197,16 +205,84 @@ def test_what_a_machine_lacks_is_left_out(summary, undrawn):
 def test_packages_are_listed_and_pinned_where_there_is_one_version(summary, undrawn):
     packages = {"dualavg": ["0.1"], "madgrad": ["1.3"], "torch": ["2.13.0"], "zoo": ["1.0+cpu"]}
     text = words(report.render({**summary, "packages": packages | {"lion": ["1", "2"]}}))
-    assert "pip install torch==2.13.0 'dualavg[bench]==0.1' madgrad==1.3 zoo==1.0 dualavg study" in text
+    install = "pip install torch==2.13.0 madgrad==1.3 zoo==1.0 '.[bench]' # in a clone of dualavg 0.1"
+    assert f"{install} dualavg study" in text
     assert "madgrad 1.3" in text
     assert "lion 1 and 2" in text
     older = {key: value for key, value in summary.items() if key != "packages"}
-    assert "pip install torch==2.13.0 'dualavg[bench]==0.1' dualavg study" in words(report.render(older))
+    bare = "pip install torch==2.13.0 '.[bench]' # in a clone of dualavg 0.1 dualavg study"
+    assert bare in words(report.render(older))
 
 
 def test_a_winner_that_never_trained_is_not_in_bold(undrawn):
     runs = study(confirm_diverges={("mda", s) for s in range(1000, 1005)}, untrained=95.0)
     assert "<strong>95." not in report.render(stats.summarize(runs), runs)
+
+
+def test_all_that_tie_for_the_best_are_in_bold(undrawn):
+    runs = study()
+    for r in runs:
+        if r["phase"] == "confirm" and r["optimizer"] != "adam":
+            r["test"]["accuracy"] = 95.0 + (r["seed"] - 1002) * (1 if r["optimizer"] == "mda" else -1)
+    text = report.render(stats.summarize(runs), runs)
+    assert text.count("<strong>95.00 ± 0.71</strong>") == 2
+    assert words(text).count("tied for best") == 2
+
+
+def test_one_is_one_and_what_was_added_is_said_where_it_was_added(summary, undrawn):
+    one = copy.deepcopy(summary)
+    one["optimizers"]["sgd"]["grid"] = {"points": 1, "runs": 1, "diverged": 0, "extended": 1}
+    text = words(report.render(one))
+    assert "linear: 1 point, 1 run, 1 point added because a best lay on an edge" in text
+    assert "linear: 9 points, 18 runs, 2 diverged" in text
+
+
+def test_an_optimizer_without_result_is_said_loudly_and_why(undrawn):
+    failure = {"lr": 0.1, "weight_decay": 0.0, "schedule": "linear", "run": "ab", "why": f"it raised {EVIL}"}
+    failures = [
+        {**failure, "optimizer": "sgd", "seed": 1000, "phase": "confirm"},
+        {**failure, "optimizer": "x.Lion", "seed": 0, "phase": "tune"},
+    ]
+    runs = [r for r in study() if r["phase"] == "tune" or r["optimizer"] != "sgd"]
+    summary = stats.summarize(runs, failures=failures)
+    page = report.render(summary, runs)
+    text = words(page)
+    assert "sgd: without result. 1 of its runs failed, so that it was not confirmed; see Failures." in text
+    assert "x.Lion: without result. 1 of its runs failed, so that it was not tuned on as many points" in text
+    assert text.count("no result") == 2
+    assert re.search(
+        r"x\.Lion *tuning *lr 0\.1, weight decay 0, linear, seed 0 *it raised <script>alert", text
+    )
+    assert "WITHOUT RESULT: sgd, of which 1 run failed (it raised" in summary["verdict"]
+    assert "script" not in Reader(page).tags
+    assert [pair["b"] for pair in summary["comparisons"]] == ["adam"]
+
+
+def test_an_edge_that_was_not_extended_says_so(undrawn):
+    runs = study()
+    kept = stats.summarize(runs, extension={"allowed": False, "rounds": 0, "most": 3})
+    assert "not its best: grids were not extended (--no-extend)." in words(report.render(kept, runs))
+    assert "not its best." in words(report.render(stats.summarize(runs), runs))
+
+
+def test_the_cost_says_what_was_measured_and_under_which_load(summary, runs):
+    def said(**times):
+        return words(report.render({**summary, "times": summary["times"] | times}))
+
+    assert "On the machine below, with 4 workers at once" in said(workers=4)
+    assert "On the machine below, one run at a time" in said(workers=1)
+    older = said()
+    assert "On the machine below, other runs may have shared it" in older
+    assert "of the whole process: Python, torch, data, network and activations" in older
+    gpu = {**summary, "machines": [{"gpu": "A100"}]}
+    assert "of what torch allocated on the GPU" in words(report.render(gpu))
+
+
+def test_the_command_to_run_it_again_explains_its_data_folder(summary, undrawn):
+    text = words(report.render({**summary, "command": "dualavg study a.py --scale mini --data DIR"}))
+    assert "--data DIR DIR is the folder that holds the data set." in text
+    assert "DIR" not in words(report.render(summary))
+    assert "--optimizers adam,mda,sgd --data DIR" in words(report.render({**summary, "scale": "mini"}))
 
 
 def test_writing_goes_through_the_given_function(summary, runs, page, tmp_path):

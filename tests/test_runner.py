@@ -1,16 +1,18 @@
 """One run: the same spec gives the same numbers, cut off or not; divergence is a result; runs pair up."""
 
 import dataclasses
+import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from dualavg_bench import runner
-from dualavg_bench.fingerprint import fingerprint
+from dualavg_bench.fingerprint import fingerprint, read
 from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RecipeError, RunSpec, Splits
-from dualavg_bench.store import RunFolder
+from dualavg_bench.store import RunFolder, StoreError
 
 
 class Lines:
@@ -149,6 +151,65 @@ def test_seeds_decide_start_order_and_augmentation_whatever_the_optimizer(tmp_pa
     assert all(a != b for a, b in zip(seen["mda", 0], seen["mda", 1], strict=True))
 
 
+def draw() -> tuple[float, ...]:
+    """One number of each global generator."""
+    return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002 - many use it
+
+
+class Jittered(Lines):
+    """Augmented by the global generators, as many data sets are."""
+
+    def batch(self, indices, rng):
+        inputs, targets = super().batch(indices, None)
+        if rng is not None:
+            drawn = (*draw(), torch.rand((), generator=rng).item())
+            self.noise.append(drawn)
+            inputs = inputs + 0.1 * sum(drawn)
+        return inputs, targets
+
+
+def _jittered(folder: Path, seed: int = 0, stop_at: tuple[int, ...] = ()) -> Any:
+    splits = Splits(Jittered(100, 0), Lines(40, 1), Lines(40, 2))
+    recipe = make_recipe(splits)
+    result = execute(folder, recipe, make_spec(recipe, lr=0.05, seed=seed), stop_at)
+    return splits.train.noise, {key: result[key] for key in NUMBERS}
+
+
+def test_augmentation_by_global_generators_is_seeded_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    whole = _jittered(tmp_path / "whole")
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002 - somebody else's
+    assert _jittered(tmp_path / "again") == whole
+    assert _jittered(tmp_path / "parts", stop_at=(1, 3)) == whole
+    both = whole[0] + _jittered(tmp_path / "other seed", seed=1)[0]
+    for drawn in zip(*both, strict=True):
+        assert len(set(drawn)) == 120  # another one at every step, and with every seed
+
+
+def test_an_evaluation_draws_the_same_whatever_the_optimizer(tmp_path: Path) -> None:
+    drawn: dict[str, list[float]] = {"mda": [], "sgd": []}
+    for name, draws in drawn.items():
+
+        def noisy(model, batches, draws=draws):
+            draws.append(sum(draw()))
+            return evaluate(model, batches)
+
+        recipe = make_recipe(evaluate=noisy)
+        execute(tmp_path, recipe, make_spec(recipe, name, lr=0.05))
+    assert drawn["mda"] == drawn["sgd"]
+
+
+def test_what_is_random_in_how_data_are_made_is_the_same_every_time(tmp_path: Path) -> None:
+    def shuffled(_: Path) -> Splits:
+        splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
+        splits.train.inputs = splits.train.inputs[torch.randperm(100)] * sum(draw())
+        return splits
+
+    recipe = make_recipe(data=shuffled)
+    spec = make_spec(recipe, data=fingerprint(read(recipe, tmp_path), test=True))
+    assert execute(tmp_path, recipe, spec)["status"] == "finished"
+
+
 def test_tuning_never_reads_the_test_split(tmp_path: Path) -> None:
     class Forbidden(Lines):
         def batch(self, indices, rng):
@@ -176,6 +237,20 @@ def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> N
     result = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
     assert result["status"] == "diverged"
     assert result["diverged_at"] == runner.WINDOW
+
+
+def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def from_nothing(model, batch):
+        steps.append(1)
+        return loss(model, batch) * min(1e-3 * (len(steps) - 1), 0.02)
+
+    recipe = make_recipe(loss=from_nothing)
+    assert execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-6))["status"] == "finished"
+    steps.clear()
+    large = make_recipe(loss=lambda model, batch: 1e6 * from_nothing(model, batch))
+    assert execute(tmp_path, large, make_spec(large, "sgd", lr=1e-12))["status"] == "diverged"
 
 
 def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
@@ -220,3 +295,55 @@ def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_pat
     recipe = make_recipe(**changes)
     with pytest.raises(RecipeError, match=f"recipe lines {sentence}"):
         execute(tmp_path, recipe, make_spec(recipe))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state.pop("train_curve"),
+        lambda state: state.pop("model"),
+        lambda state: state["model"].pop("0.weight"),
+        lambda state: state["model"].update({"0.weight": torch.zeros(3)}),
+        lambda state: state.update(optimizer=[1, 2]),
+        lambda state: state["optimizer"].update(param_groups=[]),
+        lambda state: state.update(format="one"),
+        lambda state: state.update(schedule=None),
+    ],
+)
+def test_a_foreign_checkpoint_gets_a_sentence_and_without_it_the_run_starts_over(
+    spoil: Any, tmp_path: Path
+) -> None:
+    recipe = make_recipe()
+    spec = make_spec(recipe, lr=0.05)
+    folder = RunFolder.of(tmp_path, recipe.name, spec.hash)
+    with pytest.raises(runner.Interrupted):
+        runner.run(spec, recipe, folder, tmp_path, should_stop=lambda: True)
+    file = folder.path / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    spoil(state)
+    torch.save(state, file)
+    with pytest.raises(StoreError) as raised:
+        runner.run(spec, recipe, folder, tmp_path)
+    assert str(file) in str(raised.value)
+    assert "delete it" in str(raised.value)
+    file.unlink()
+    assert runner.run(spec, recipe, folder, tmp_path)["status"] == "finished"
+
+
+class Pair(NamedTuple):
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+def test_a_batch_may_have_names(tmp_path: Path) -> None:
+    class Named(Lines):
+        def batch(self, indices, rng):
+            return {"pair": Pair(*super().batch(indices, rng))}
+
+    def named_loss(model, batch):
+        return loss(model, (batch["pair"].inputs, batch["pair"].targets))
+
+    recipe = make_recipe(Splits(Named(100, 0), Lines(40, 1), Lines(40, 2)), loss=named_loss)
+    plain = make_recipe()
+    named, usual = (execute(tmp_path, r, make_spec(r, lr=0.05, seed=3)) for r in (recipe, plain))
+    assert named["train"] == usual["train"]

@@ -73,3 +73,28 @@ def test_an_optimizer_s_module_and_version_are_covered(project):
 def test_nothing_is_executed(tmp_path):
     (tmp_path / "recipe.py").write_text("raise SystemExit\nimport torch\n")
     assert sources.trace(tmp_path / "recipe.py")
+
+
+LOADED = [
+    "importlib.util.spec_from_file_location('helper', Path(__file__).parent / 'helper.py')",
+    "runpy.run_path(str(HERE / 'parts/helper.py'))",
+    "exec(Path('helper.py').read_text())",
+    "importlib.import_module('helper')",
+    "__import__('helper')",
+]
+
+
+@pytest.mark.parametrize("line", LOADED)
+def test_what_is_loaded_by_a_name_in_the_text_is_covered(line, project):
+    folder = project / ("parts" if "parts/" in line else "")
+    folder.mkdir(exist_ok=True)
+    (folder / "helper.py").write_text("from my_project import blocks\nload('deeper.py')\n")
+    (folder / "deeper.py").write_text("load('helper.py')\nWIDTH = 3\n")  # and back
+    (project / "recipe.py").write_text(f"{line}\n")
+    seen = [sources.trace(project / "recipe.py")]
+    assert sources.trace(project / "recipe.py") == seen[0]
+    for file in (folder / "helper.py", folder / "deeper.py", project / "my_project" / "blocks.py"):
+        with file.open("a") as text:
+            text.write("# another\n")
+        seen.append(sources.trace(project / "recipe.py"))
+    assert len({code.digest for code in seen}) == 4

@@ -120,10 +120,11 @@ def test_an_edge_is_said_only_where_there_is_something_beyond():
 
     assert edge({0.1: 1, 0.3: 3, 1.0: 2}) == []
     assert edge({0.1: 3, 0.3: 2, 1.0: 1}) == edge({0.1: 1, 0.3: 2, 1.0: 3}) == ["lr"]
-    assert edge({0.1: 1}) == []  # one value is no grid
+    assert edge({0.1: 1}) == ["lr"]  # nobody knows what lies beside it
+    assert edge({0.0: 3, 0.1: 2, 0.3: 1}) == []  # nothing lies below zero
     decays = [run("mda", 0.1, 0, "tune", 90 - 1000 * d, weight_decay=d) for d in (0.0, 1e-4, 1e-3)]
-    assert stats.select(decays)["mda"]["edge"] == []  # nothing lies below zero
-    assert stats.select(decays[1:])["mda"]["edge"] == ["weight_decay"]
+    assert stats.select(decays)["mda"]["edge"] == ["lr"]  # nothing lies below a weight decay of zero
+    assert stats.select(decays[1:])["mda"]["edge"] == ["lr", "weight_decay"]
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -138,7 +139,9 @@ def test_budget_equals_the_enumeration_of_all_draws(higher):
         for lr in lrs
         for seed in (0, 1)
     ]  # fmt: skip
-    curve = stats.budget(runs)["mda"]
+    budget = stats.budget(runs)["mda"]
+    curve = budget["scores"]
+    assert (budget["n"], set(budget["runs"])) == (2, {r["hash"] for r in runs})
     for m in range(1, len(lrs) + 1):
         drawn = [
             stats.select([r for r in runs if r["lr"] in subset])["mda"]["valid"]["mean"]
@@ -239,7 +242,19 @@ def test_every_figure_of_the_summary_has_its_n_and_its_runs():
     assert test["mean"] == pytest.approx(sum(scores) / 5)
     for point in summary["sensitivity"]["sgd"]:
         assert point["n"] == len(point["runs"]) == 2
-    assert {pair["n"] for pair in summary["comparisons"]} == {5}
+    tuned = {h for h, r in summary["runs"].items() if r["optimizer"] == "sgd" and r["phase"] == "tune"}
+    assert set(summary["budget"]["sgd"]["runs"]) == tuned
+    assert summary["budget"]["sgd"]["n"] == 2
+    for pair in summary["comparisons"]:
+        assert (pair["n"], len(set(pair["runs"]))) == (5, 10)
+        assert {summary["runs"][h]["optimizer"] for h in pair["runs"]} == {pair["a"], pair["b"]}
+        assert {summary["runs"][h]["phase"] for h in pair["runs"]} == {"confirm"}
+    for name, measured in summary["times"]["optimizers"].items():
+        for entry in measured.values():
+            assert entry["n"] == len(entry["runs"]) == 23
+            assert {summary["runs"][h]["optimizer"] for h in entry["runs"]} == {name}
+            ends = [entry[key] for key in ("low", "lower", "median", "upper", "high")]
+            assert ends == sorted(ends)
     assert set(summary["runs"]) == {r["hash"] for r in runs}
 
 
@@ -325,6 +340,48 @@ def test_the_verdict_of_one_seed_one_optimizer_or_no_confirmation_is_modest():
     tuned = stats.summarize([r for r in study() if r["phase"] == "tune"])
     assert tuned["verdict"].startswith("Nothing is confirmed yet")
     assert tuned["optimizers"]["mda"]["test"] is None
+
+
+def test_optimizers_with_equal_means_are_tied_and_none_is_called_best():
+    scores = {"mda": [90.0, 92.0], "sgd": [92.0, 90.0], "adam": [91.0, 91.0], "adamw": [80.0, 81.0]}
+    tuned = [run(name, 1.0, 0) for name in scores]
+    summary = stats.summarize(tuned + confirmed(scores))
+    assert findings.leaders(summary) == ["adam", "mda", "sgd"]
+    said = summary["verdict"]
+    assert said.startswith("adam, mda and sgd tie for the best test accuracy, a mean of 91.00% (n = 2)")
+    assert "ahead" not in said
+    assert "has the best" not in said
+    # The mean of 0.1, 0.2 and 0.3 differs from that of 0.3, 0.2 and 0.1 by rounding alone, or not at all.
+    rounded = {"mda": [0.1, 0.2, 0.3], "sgd": [0.3, 0.1, 0.2 * (1 + 1e-15)]}
+    close = stats.summarize([r for r in tuned if r["optimizer"] in rounded] + confirmed(rounded))
+    assert "sgd and mda tie for the best" in close["verdict"]
+
+
+def test_a_lead_too_small_to_print_is_not_printed_as_zero():
+    scores = {"mda": [90.0, 92.0, 93.0001], "sgd": [91.0, 91.0, 93.0]}
+    summary = stats.summarize([run(name, 1.0, 0) for name in scores] + confirmed(scores))
+    assert "less than 0.01 points ahead of sgd, no more than seed noise" in summary["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("extension", "said"),
+    [
+        ({"allowed": False, "rounds": 0, "most": 3}, "; grids were not extended (--no-extend)"),
+        ({"allowed": True, "rounds": 3, "most": 3}, "; grids were extended 3 times, which is the most"),
+        (None, "; diverged"),  # an older summary does not know
+    ],
+)
+def test_the_verdict_says_why_a_grid_ends_at_its_best(extension, said):
+    assert f"on the edge of its grid{said}" in stats.summarize(study(), extension=extension)["verdict"]
+
+
+def test_unequal_budgets_are_in_the_verdict():
+    lrs = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1, 0.3)}
+    assert (
+        "CAUTION: unequal budgets, grid points tried: mda 9, sgd 12"
+        in stats.summarize(study(lrs=lrs))["verdict"]
+    )
+    assert "unequal" not in stats.summarize(study())["verdict"]
 
 
 def test_importing_the_package_does_not_load_pandas():

@@ -1,17 +1,23 @@
 """What is on disk: whole or not there, and a sentence for what is not ours."""
 
 import errno
+import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from synthetic_runs import run
+from test_runner import make_recipe, make_spec
 
 from dualavg_bench import store
+from dualavg_bench.result import FIELDS, spec_hash
 from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically, write_json
 
 
@@ -58,6 +64,65 @@ def test_a_truncated_foreign_or_newer_result_gets_a_sentence(
     assert str(folder.path / "result.json") in str(raised.value)
 
 
+def _written(folder: Path, result: dict[str, Any]) -> RunFolder:
+    made = RunFolder.of(folder, "lines", result["hash"])
+    write_json(made.path / "result.json", result)
+    return made
+
+
+@pytest.mark.parametrize("phase", ["tune", "confirm"])
+@pytest.mark.parametrize("diverged_at", [None, 112])
+def test_a_sound_result_is_read_as_it_is(phase: str, diverged_at: int | None, tmp_path: Path) -> None:
+    result = run(phase=phase, diverged_at=diverged_at)
+    assert _written(tmp_path, result).result() == result
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_result_that_lacks_a_field_or_has_another_kind_gets_a_sentence(name: str, tmp_path: Path) -> None:
+    sound = run(phase="confirm")
+    lacking = {key: value for key, value in sound.items() if key != name}
+    for damaged, said in ((lacking, f"lacks '{name}'"), ({**sound, name: [[1]]}, f"as its '{name}', where")):
+        folder = _written(tmp_path, damaged)
+        with pytest.raises(StoreError) as raised:
+            folder.result()
+        sentence = str(raised.value)
+        assert sentence.startswith(f"{folder.path / 'result.json'} is damaged, it ")
+        assert said in sentence
+        assert sentence.endswith(": delete it, and the same command does the run again.")
+        assert len(sentence.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"spec": {"optimizer": "sgd"}}, "has the spec of another run"),
+        ({"lr": 3.0}, "is of another setting than its spec"),
+        ({"optimizer": "sgd"}, "is of another setting than its spec"),
+        ({"seed": True}, "has True as its 'seed', where a whole number was expected"),
+        (
+            {"valid": {"step": [0, 1], "loss": [1.0, 2.0], "accuracy": [1.0]}},
+            "has {'accuracy': [1.0], 'loss': [1.0, 2.0],",
+        ),
+        ({"valid": {"step": [0], "loss": [1.0]}}, "has no validation accuracy"),
+        ({"train": {"step": [], "loss": []}}, "has no training loss"),
+        ({"train": {"step": [1], "loss": [None]}}, "has {'loss': [None], 'step': [1]} as its 'train'"),
+        ({"test": {"loss": 1.0}}, "has no test accuracy"),
+        ({"test": None}, "has no test accuracy"),
+        ({"status": "diverged"}, "does not say when it diverged"),
+        ({"status": "lost"}, "has 'lost' as its 'status', where 'finished' or 'diverged' was expected"),
+    ],
+)
+def test_a_result_that_contradicts_itself_gets_a_sentence(changes: Any, said: str, tmp_path: Path) -> None:
+    folder = _written(tmp_path, run(phase="confirm") | changes)
+    with pytest.raises(StoreError, match=re.escape(f"is damaged, it {said}")):
+        folder.result()
+
+
+def test_the_hash_of_a_stored_spec_is_that_of_the_spec() -> None:
+    spec = make_spec(make_recipe())
+    assert spec_hash(json.loads(json.dumps(spec.to_json()))) == spec.hash
+
+
 class _Evil:
     def __reduce__(self):
         return (os.system, ("touch executed",))
@@ -82,8 +147,11 @@ def test_a_truncated_foreign_or_newer_checkpoint_gets_a_sentence(tmp_path: Path)
     file = folder.path / "checkpoint.pt"
     whole = file.read_bytes()
     assert torch.equal(folder.load_checkpoint()["x"], torch.arange(1000))
-    for size in (0, 10, len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:size])
+    damaged = [whole[:size] for size in (0, 10, len(whole) // 2, len(whole) - 1)]
+    old = b"\x80\x02"  # as pickles begin, which old checkpoints are
+    damaged += [old, old + b"}.", old + b"X\xff", old + b"\x8a\nl", b"K", b"(", b"\x89PNG\r\n", bytes(100)]
+    for content in damaged:
+        file.write_bytes(content)
         with pytest.raises(StoreError, match="delete it, and the run starts over"):
             folder.load_checkpoint()
     RunFolder.of(tmp_path, "lines", "4567").save_checkpoint({})
@@ -118,10 +186,11 @@ def test_a_nan_is_never_written(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_has_no_checkpoint_left(tmp_path: Path) -> None:
-    folder = RunFolder.of(tmp_path, "lines", "0123")
+    result = run()
+    folder = RunFolder.of(tmp_path, "lines", result["hash"])
     folder.save_checkpoint({})
-    folder.finish({"hash": "0123", "x": 1})
-    assert folder.result() == {"format": 1, "hash": "0123", "x": 1}
+    folder.finish(result)
+    assert folder.result() == result
     assert folder.load_checkpoint() is None
 
 

@@ -59,12 +59,13 @@ def study(
     Args:
         recipe: A built-in name (see `dualavg recipes`) or a Python file of your own.
         scale: How large: quick (seconds a run), mini (minutes) or paper (the paper's, on GPUs).
-        data: The folder with the data set; quick needs none.
+        data: The folder with the data set, see `dualavg recipes`; quick needs none.
         out: Where runs, summary.json and report.html go: a folder for each recipe and scale.
         workers: Processes that run at once; one a core if not said.
         scheduler: Address of a dask scheduler to use instead, e.g. tcp://10.0.0.1:8786.
-        optimizers: Names with commas between, e.g. mda,sgd,adam; all that have a grid if not said.
-        extend: Add step sizes while the best lies on the edge of its grid.
+        optimizers: Names with commas between, e.g. mda,sgd,adam; all that have a grid if not said. The
+            summary and report of an earlier study of more of them are kept under other names.
+        extend: Add step sizes while the best lies on the edge of its grid, at most three times.
         tensorboard: Write the runs as TensorBoard's event files too, beside the report.
     """
     from dualavg_bench.commands import run_study
@@ -121,7 +122,8 @@ def reproduce(
         scheduler: Address of a dask scheduler to use instead.
         recipes: Names with commas between; all seven if not said. The page keeps what lies finished in OUT.
         together: Side by side on the same workers, not one after the other: none is idle at a study's end.
-        extend: Add step sizes while the best lies on the edge of its grid; not at quick scale if not said.
+        extend: Add step sizes, at most three times, while the best lies on the edge of its grid; not at quick
+            scale if not said.
     """
     from dualavg_bench.commands import reproduce
 

@@ -35,6 +35,7 @@ class Finished:
     summary: dict[str, Any]
     runs: list[dict[str, Any]]
     report: Path
+    failed: str = ""  # which optimizers are without result, and why
 
 
 class Shared:
@@ -97,38 +98,54 @@ def run_study(
         extend: add step sizes while the best lies on the edge of its grid.
         tensorboard: write event files too.
         shared: workers that other studies use too, instead of `workers` or `scheduler`.
+
+    Raises:
+        Incomplete: at the end, when all is written, if some optimizers are without result.
     """
     from dualavg_bench.engine import Engine, Unfinished, finished_runs
     from dualavg_bench.sinks import require_tensorboard, write_tensorboard
-    from dualavg_bench.study import Study
+    from dualavg_bench.study import Incomplete, Study
 
     if tensorboard:
         require_tensorboard()  # now, not when the runs are done
-    data = data or out.absolute() / "data"
+    _check_one(workers, scheduler)
     study = Study.of(reference, scale, out, data, names)
     name, folder = study.recipe.name, study.out
     console.print(f"[bold]{name}[/] at {scale} scale: {', '.join(study.names)} -> {folder}")
+    incomplete = None
     try:
-        summary, runs = study.run(lambda specs: finished_runs(folder, name, specs), extend=extend)
-    except Unfinished:
-        with contextlib.ExitStack() as stack:
-            there = shared
-            if there is None:
-                there = stack.enter_context(_workers(workers, scheduler))
-                stack.enter_context(there.turn)
-            display, engine = there.display, Engine(there.display.client, folder, data, scale)
+        try:
+            summary, runs = study.run(lambda specs: finished_runs(folder, name, specs), extend=extend)
+        except Unfinished:
+            with contextlib.ExitStack() as stack:
+                there = shared
+                if there is None:
+                    there = stack.enter_context(_workers(workers, scheduler))
+                    stack.enter_context(there.turn)
+                display, engine = there.display, Engine(there.display.client, folder, study.data, scale)
 
-            def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-                display.begin(name, specs)
-                with there.waiting():
-                    return engine.execute(specs, name, lambda _, result: display.finished(name, result))
+                def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+                    display.begin(name, specs)
+                    with there.waiting():
+                        return engine.execute(specs, name, lambda _, result: display.finished(name, result))
 
-            summary, runs = study.run(execute, extend=extend)
+                summary, runs = study.run(execute, extend=extend, workers=display.workers())
+    except Incomplete as error:
+        incomplete, summary, runs = error, error.summary, error.runs
     if tensorboard:
         write_tensorboard(runs, folder)
     report = _write_report(summary, runs, folder)
-    announce(summary, report)
+    announce(summary, report, study.kept)
+    if incomplete:
+        raise incomplete
     return Finished(summary, runs, report)
+
+
+def _check_one(workers: int | None, scheduler: str | None) -> None:
+    if workers is not None and scheduler is not None:
+        raise ValueError(
+            "--workers starts processes here and --scheduler takes workers that are there: give only one."
+        )
 
 
 def reproduce(
@@ -162,11 +179,13 @@ def reproduce(
     for name in names:
         if name not in paper.RECIPES:
             raise ValueError(f"{name!r} is no experiment of the paper: it has {', '.join(paper.RECIPES)}.")
+    _check_one(workers, scheduler)
     how = {"workers": workers, "scheduler": scheduler}
     came = (_together if together else _in_turn)(names, how, {"scale": scale, "out": out, **more})
     others = {name: _found(name, scale, out) for name in paper.RECIPES if name not in names}
     done = {name: found for name, found in {**came, **others}.items() if isinstance(found, Finished)}
-    missing = {name: found for name, found in came.items() if isinstance(found, str)}
+    missing = {name: found if isinstance(found, str) else found.failed for name, found in came.items()}
+    missing = {name: why for name, why in missing.items() if why}
     studies = {name: (finished.summary, finished.runs) for name, finished in done.items()}
     path = out.absolute() / f"reproduction-{scale}.html"
     links = {
@@ -199,8 +218,15 @@ def _together(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -
 
 def _attempt(name: str, **more: Any) -> Finished | str:
     """Run a study; whatever goes wrong with it, only Ctrl-C keeps the others from running."""
+    from dualavg_bench.study import Incomplete
+
     try:
         return run_study(name, **more)
+    except Incomplete as error:
+        console.print(f"{name}: {sentence(error)}", markup=False, soft_wrap=True)
+        report = more["out"].absolute() / f"{error.summary['recipe']}-{more['scale']}" / "report.html"
+        why = "; ".join(dict.fromkeys(failure.sentence.rstrip(".") for failure in error.failures[:3]))
+        return Finished(error.summary, error.runs, report, f"Runs failed: {why}.")
     except Exception as error:
         shared = more.get("shared")
         if shared and shared.given_up:
@@ -252,7 +278,6 @@ def run_one(
     if tensorboard:
         require_tensorboard()
     optimizers.find(optimizer)
-    data = data or out.absolute() / "data"
     study = Study.of(reference, scale, out, data)
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
@@ -268,7 +293,7 @@ def run_one(
                 spec,
                 study.recipe,
                 RunFolder.of(study.out, study.recipe.name, spec.hash),
-                data,
+                study.data,
                 progress=lambda done, _: progress.update(task, completed=done),
             )
         if not dist.is_initialized() or dist.get_rank() == 0:

@@ -17,9 +17,9 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from dualavg_bench.findings import EDGES, rank
+from dualavg_bench.findings import EDGES, rank, without_result
 from dualavg_bench.recipe import Recipe, RunSpec, Scale
-from dualavg_bench.text import decimals, duration, short_names, with_error
+from dualavg_bench.text import data_needed, decimals, duration, short_names, with_error
 
 console = Console(highlight=False)
 
@@ -94,9 +94,13 @@ class Display:
             state = ", ".join(filter(None, (lost, said)))
             console.print(f"{phase.name}: {phase.done}/{phase.total} runs done, {state}", markup=False)
 
+    def workers(self) -> int:
+        """How many there are now: they come and go."""
+        return max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
+
     def _said(self) -> str:
         """How many runs are running, and how long those that are known of will probably take."""
-        workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))  # they come and go
+        workers = self.workers()
         left = sum(phase.left for phase in self.phases.values())
         known = [(self.seconds[study], phase.left) for study, phase in self.phases.items() if phase.left]
         said = f"{min(left, workers)} running"
@@ -106,38 +110,44 @@ class Display:
         return said
 
 
-def announce(summary: dict[str, Any], report: Path) -> None:
-    """Print the table, the verdict and where the page is."""
-    order, entries = rank(summary), summary["optimizers"]
-    places = decimals(entries[name]["test"]["se"] for name in order)
-    remarks = {}
-    for name in order:
-        diverged, edge = entries[name]["test"]["diverged"], entries[name]["chosen"]["edge"]
-        said = [f"{EDGES[key]} on the edge" for key in edge]
-        remarks[name] = "; ".join(said + ([f"{diverged} diverged"] if diverged else []))
+def announce(summary: dict[str, Any], report: Path, kept: Sequence[Path] = ()) -> None:
+    """Print the table, the verdict, where the page is, and what was kept of an earlier one."""
+    order, entries, failed = rank(summary), summary["optimizers"], without_result(summary)
+    places = decimals(entries[name]["test"]["se"] for name in order if entries[name]["test"])
+    remarks = {name: "; ".join(_remarks(entries[name], name in failed)) for name in order}
     unit = summary["unit"] and f" ({summary['unit']})"
     title = f"{summary['recipe']}, {summary['scale']}: test {summary['metric']}{unit}"
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    short = short_names(order)
+    short = short_names([*order, *(name for name in failed if name not in entries)])
+    with_remarks = any(remarks.values()) or len(failed) > 0
     table.add_column("optimizer", overflow="fold", no_wrap=max(map(len, short.values())) <= 20)
     table.add_column("mean ± s.e.", no_wrap=True, justify="right")
     for column in ("n", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
-    for column in ("weight\ndecay", "schedule", *(["remarks"] if any(remarks.values()) else [])):
+    for column in ("weight\ndecay", "schedule", *(["remarks"] if with_remarks else [])):
         table.add_column(column, overflow="fold")
     for name in order:
         test, chosen = entries[name]["test"], entries[name]["chosen"]
-        numbers = (
-            with_error(test, places),
-            str(test["n"]),
-            f"{chosen['lr']:g}",
-            f"{chosen['weight_decay']:g}",
-        )
-        more = [remarks[name]] if any(remarks.values()) else []
-        table.add_row(escape(short[name]), *numbers, escape(chosen["schedule"]), *more)
+        score = (with_error(test, places), str(test["n"])) if test else ("no result", "0")
+        setting = (f"{chosen['lr']:g}", f"{chosen['weight_decay']:g}", escape(chosen["schedule"]))
+        table.add_row(escape(short[name]), *score, *setting, *([remarks[name]] if with_remarks else []))
+    for name in failed:
+        if name not in entries:
+            table.add_row(escape(short[name]), "no result", "0", "", "", "", "a run failed")
     console.print(table)
     console.print(summary["verdict"], markup=False)
+    if kept:
+        names = " and ".join(path.name for path in kept)
+        console.print(f"kept from an earlier study of more optimizers: {names}", markup=False)
     console.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _remarks(entry: dict[str, Any], failed: bool) -> list[str]:
+    """What to say of an optimizer beside its numbers."""
+    said = [f"{EDGES[key]} on the edge" for key in entry["chosen"]["edge"]]
+    if entry["test"] and entry["test"]["diverged"]:
+        said.append(f"{entry['test']['diverged']} diverged")
+    return [*said, "a run failed"] if failed else said
 
 
 def print_run(result: dict[str, Any], metric: str) -> None:
@@ -175,7 +185,7 @@ def list_recipes() -> None:
                 "not measured" if recipe.expected is None else duration(recipe.expected),
             )
             if scale == "quick":
-                texts[name] = [f"Quick: {recipe.about}", _needed(module)]
+                texts[name] = [f"Quick: {recipe.about}", data_needed(inspect.getdoc(module))]
     console.print(table)
     for name, lines in texts.items():
         console.print(f"[bold]{name}[/]")
@@ -188,9 +198,3 @@ def _batch(recipe: Recipe, module: ModuleType) -> str:
     if recipe.name == "iwslt14":
         return f"{recipe.batch_size * module.TOKENS[recipe.scale]:,} tokens"
     return f"{recipe.batch_size:,}"
-
-
-def _needed(module: ModuleType) -> str:
-    """What DIR must hold, as the recipe's docstring says: from there to the next blank line."""
-    _, found, after = (inspect.getdoc(module) or "").partition("DIR holds")
-    return " ".join((found + after).partition("\n\n")[0].split())

@@ -7,6 +7,7 @@ with a fallback for the file on its own, so that one SVG serves paper, light and
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
@@ -83,6 +84,19 @@ def labels(names: Iterable[str], most: int = 40) -> dict[str, str]:
     return short
 
 
+def fitted(label: str, width: int, most: int = 3) -> str:
+    """A label in lines of at most so many letters, so that a long metric's name stays within its figure.
+
+    Examples:
+        >>> fitted("validation accuracy (%)", 40)
+        'validation accuracy (%)'
+        >>> fitted("one two three four", 9, most=1)
+        'one two \N{HORIZONTAL ELLIPSIS}'
+    """
+    ellipsis = " \N{HORIZONTAL ELLIPSIS}"
+    return "\n".join(textwrap.wrap(label, width, max_lines=most, placeholder=ellipsis)) or label[:width]
+
+
 def svg(
     draw: Callable[[Axes], None],
     prefix: str,
@@ -93,8 +107,11 @@ def svg(
     marked: bool = False,
 ) -> str:
     """Draw, and turn matplotlib's file into an element that stands in a page beside others."""
+    names = list(labels(look).values())
+    columns = {0: 3, 1: 2}.get(max(map(len, names), default=0) // 14, 1)
+    rows = -(-len(names) // columns)  # of the legend, which must not take its room from the frame
     with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
-        figure = Figure(figsize=(5.2, height), layout="constrained")
+        figure = Figure(figsize=(5.2, height + 0.2 * max(0, rows - 1)), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         if look:
@@ -102,8 +119,6 @@ def svg(
                 mpl.lines.Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=MARKERS[i] if marked else "")
                 for i in look.values()
             ]
-            names = list(labels(look).values())
-            columns = {0: 3, 1: 2}.get(max(map(len, names)) // 14, 1)
             figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=2.6)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

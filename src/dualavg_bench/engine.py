@@ -1,9 +1,9 @@
 """Where runs are executed: dask.distributed, its local cluster or one that is there.
 
-A worker executes one run at a time. If it dies, dask gives its run to another, which goes on from the run's
-checkpoint; a run that has killed three workers is given up and reported, and the others go on. Deaths are
-counted in the run's folder and not by dask, which blames every run that a dead worker had been given, and
-gives up when its scheduler was told to.
+A worker executes one run at a time, however many threads it has: a run seeds the generators of its process.
+If it dies, dask gives its run to another, which goes on from the run's checkpoint; a run that has killed
+three workers is given up and reported, and the others go on. Deaths are counted in the run's folder and not
+by dask, which blames every run that a dead worker had been given, and gives up when its scheduler was told.
 """
 
 import itertools
@@ -16,17 +16,21 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from dualavg_bench.raised import RecipeRaised
 from dualavg_bench.recipe import RecipeError, RunSpec, Scale
 from dualavg_bench.store import HeldError, RunFolder, StoreError
 
 MOST_DEATHS = 3
 PATIENCE = 2.0  # seconds a worker waits for a run that another study has in hand, before it takes the next
+ALONE = 5.0  # seconds without a worker after which somebody should be told
+_ONE_RUN_OF_THIS_PROCESS = threading.Lock()
+_SAID: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class Failure:
 class StudyFailed(StoreError):  # noqa: N818
     """Some runs failed; the others are kept."""
 
-    def __init__(self, failures: list[Failure]) -> None:
-        self.failures = failures
+    def __init__(self, failures: list[Failure], finished: Sequence[dict[str, Any]] = ()) -> None:
+        self.failures, self.finished = failures, list(finished)
         sentences = "".join(f"\n  {failure.sentence}" for failure in failures[:10])
         more = f"\n  and {len(failures) - 10} more" if len(failures) > 10 else ""
         details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
@@ -67,8 +71,11 @@ def execute_one(
     from dualavg_bench.sources import trace
 
     seconds = float(os.environ.get("DUALAVG_CHECKPOINT_SECONDS", "30"))
+    abandoned = _abandonment()
     try:
-        with folder.locked(PATIENCE):
+        with _ONE_RUN_OF_THIS_PROCESS, folder.locked(PATIENCE):
+            if abandoned():  # while it waited
+                return None
             if folder.deaths(study) >= MOST_DEATHS:
                 raise KilledItsWorkersError
             with folder.fatal_until_left(study):
@@ -76,7 +83,7 @@ def execute_one(
                 recipe, path = load(spec.recipe, scale)
                 if trace(path, [module_of(spec.optimizer)]).digest != spec.source:
                     raise StoreError(f"{spec.recipe} was changed while its study ran: start the study again.")
-                return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=_abandonment())
+                return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=abandoned)
     except (HeldError, Interrupted):
         return None
 
@@ -164,6 +171,9 @@ class Engine:
             if name not in results
         }
         waiting = as_completed(list(futures))
+        alone = threading.Timer(ALONE, self._say_what_is_odd)
+        alone.daemon = True
+        alone.start()
         try:
             for future in waiting:
                 spec = futures.pop(future)
@@ -178,11 +188,13 @@ class Engine:
                     results[spec.hash] = outcome
                     finished(spec, outcome)
         finally:
+            alone.cancel()
             self.client.cancel(list(futures))
         failures = [r for r in results.values() if isinstance(r, Failure)]
+        successes = [r for spec in specs if isinstance(r := results[spec.hash], dict)]
         if failures:
-            raise StudyFailed(failures)
-        return [r for spec in specs if isinstance(r := results[spec.hash], dict)]
+            raise StudyFailed(failures, successes)
+        return successes
 
     def _submit(self, spec: RunSpec, folder: RunFolder, resources: dict[str, int] | None) -> Any:
         number = next(self.numbers)  # a later one waits behind the earlier ones
@@ -220,6 +232,8 @@ class Engine:
             if deaths < MOST_DEATHS:
                 return None
             return Failure(spec, f"{where} killed its worker {deaths} times (out of memory?)")
+        if isinstance(error, RecipeRaised):
+            return Failure(spec, f"{where}: {error}", error.details)
         details = "".join(traceback.format_exception(error))
         return Failure(spec, f"{where} raised {type(error).__name__}: {error}", details)
 
@@ -234,16 +248,34 @@ class Engine:
         self.known_deaths[name] = known
         return max(folders[name].deaths(self.study), self.unexplained[name])
 
+    def _workers(self) -> list[dict[str, Any]]:
+        return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+
     def _has_gpus(self) -> bool:
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        return any(worker["resources"].get("GPU") for worker in workers)
+        return any(worker["resources"].get("GPU") for worker in self._workers())
+
+    def _say_what_is_odd(self) -> None:
+        """Tell whoever waits that there are no workers, or that these have threads to no avail; once."""
+        from dualavg_bench.display import console
+
+        with suppress(Exception):  # the scheduler went away: the study says so
+            workers, address = self._workers(), self.client.scheduler.address
+            if not workers:
+                said = f"waiting for workers to join {address}: dask worker {address} --nthreads 1"
+            elif most := max((worker["nthreads"] for worker in workers if worker["nthreads"] > 1), default=0):
+                said = f"a worker with {most} threads takes one run at a time: start {most} with --nthreads 1"
+            else:
+                return
+            if said not in _SAID:
+                _SAID.add(said)
+                console.print(said, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def cluster(workers: int | None, address: str | None) -> Iterator[Any]:
     """Connect to the scheduler at `address`, or start workers here, one a core unless said."""
     import dask
-    from distributed import Client, LocalCluster
+    from distributed import Client
     from distributed.utils import silence_logging_cmgr
 
     settings = {
@@ -273,20 +305,35 @@ def cluster(workers: int | None, address: str | None) -> Iterator[Any]:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
         with ExitStack() as stack:
             with _deaf_to_interrupts():
-                local = LocalCluster(
-                    n_workers=workers or os.cpu_count() or 1,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=None,
-                    # Its web server begins all the same: on any port, so that a second study has its own.
-                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
-                    host="127.0.0.1",
-                    silence_logs=logging.CRITICAL,  # in the workers
-                )
+                local = _local_cluster(workers or os.cpu_count() or 1)
                 stack.callback(_close, local)
             client = Client(local)
             stack.callback(_close, client)
             yield client
+
+
+def _local_cluster(workers: int, attempts: int = MOST_DEATHS) -> Any:
+    """Start workers here; if one dies before it is there, all of them again."""
+    from distributed import LocalCluster
+
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            # Its web server begins all the same: on any port, so that a second study has its own.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+            host="127.0.0.1",
+            silence_logs=logging.CRITICAL,  # in the workers
+        )
+    except (RuntimeError, OSError) as error:  # OSError: TimeoutError too
+        if attempts > 1:
+            return _local_cluster(workers, attempts - 1)
+        raise StoreError(
+            f"Workers could not be started in {MOST_DEATHS} attempts ({error}): start again; if memory is "
+            f"short, with fewer: --workers {max(1, workers // 2)}."
+        ) from error
 
 
 def _close(what: Any) -> None:

@@ -6,17 +6,19 @@ from itertools import count
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from dualavg_bench import findings, stats
-from dualavg_bench.drawing import INK, LIGHT, MARKERS, dash, labels, looks, svg
+from dualavg_bench.drawing import INK, LIGHT, MARKERS, dash, fitted, labels, looks, svg
 
 Summary = Mapping[str, Any]
 
 REACH = 5  # so that the better half of the points has at least a fifth of the sensitivity plot
 LANE = 9  # points between the crosses of two optimizers
 HEIGHT = 180  # points of a plot's frame, about
+TALL, WIDE = 30, 46  # letters of a label that fit beside a frame and below it
 
 
 def training_curves(summary: Summary, runs: Sequence[stats.Run], prefix: str = "train") -> str:
@@ -84,26 +86,41 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
             else:
                 axes.plot([chosen[name]["lr"]], [chosen[name]["valid"]["mean"]], "o", **ring)
         axes.set_xlabel("step size (lr)")
-        axes.set_ylabel(f"validation {_labelled(summary)}")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel(fitted(f"validation {_labelled(summary)}", TALL))
+        _log_ticks(axes.xaxis, axes.get_xlim())
 
     return svg(draw, prefix, look, f"Validation {summary['metric']} against step size", marked=True)
 
 
 def budget(summary: Summary, prefix: str = "budget") -> str:
-    """Expected best validation score against the number of grid points tried."""
-    look = _ranked_looks(summary)
+    """Expected best validation score against the number of grid points tried.
+
+    Diverged points are worth what the untrained network is, and so may be the first expectations: what is far
+    worse than the better ones is a hollow caret at the worst end, as in the sensitivity figure.
+    """
+    look, sign = _ranked_looks(summary), 1 if summary["higher_is_better"] else -1
+    curves = {name: _budget_scores(summary["budget"][name]) for name in look}
 
     def draw(axes: Axes) -> None:
-        for name, scores in summary["budget"].items():
-            m = range(1, len(scores) + 1)
-            style = {"color": LIGHT[look[name]], "marker": MARKERS[look[name]], "dashes": dash(look[name])}
-            axes.plot(m, scores, markersize=4.5, **style)
-        values = [value for scores in summary["budget"].values() for value in scores]
-        _scale(axes, values, log=not summary["higher_is_better"])
+        values = _better([value for scores in curves.values() for value in scores], sign)
+        ends = [scores[-1] for scores in curves.values()]  # what tuning came to is always shown
+        _scale(axes, [*values, *ends], log=sign < 0)
+        outside = {n: [m for m, y in enumerate(s, 1) if _outside(axes, y)] for n, s in curves.items()}
+        _make_room(
+            axes,
+            sign,
+            (sum(map(bool, outside.values())) + 0.5) * LANE / HEIGHT if any(outside.values()) else 0,
+        )
+        lanes, (edge, away) = _lanes(axes, sign), (0, "v") if sign > 0 else (1, "^")
+        for name, scores in curves.items():
+            color, shown = LIGHT[look[name]], [m for m in range(1, len(scores) + 1) if m not in outside[name]]
+            axes.plot(range(1, len(scores) + 1), scores, color=color, dashes=dash(look[name]))
+            axes.plot(shown, [scores[m - 1] for m in shown], MARKERS[look[name]], color=color, markersize=4.5)
+            if far := outside[name]:
+                style: dict[str, Any] = {"mfc": "none", "color": color, "markersize": 8}
+                axes.plot(far, [edge] * len(far), away, **style, **next(lanes))
         axes.set_xlabel("grid points tried")
-        axes.set_ylabel(f"expected {_labelled(summary)}")
+        axes.set_ylabel(fitted(f"expected {_labelled(summary)}", TALL))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
     return svg(draw, prefix, look, "Expected best validation score against tuning budget", marked=True)
@@ -131,7 +148,7 @@ def differences(summary: Summary, prefix: str = "differences") -> str:
         axes.locator_params(axis="x", nbins=5)  # long names leave little room for numbers
         axes.tick_params(axis="y", length=0)
         unit = " (points)" if summary["unit"] == "%" else f" ({summary['unit']})" if summary["unit"] else ""
-        axes.set_xlabel(f"difference in test {summary['metric']}{unit}")
+        axes.set_xlabel(fitted(f"difference in test {summary['metric']}{unit}", WIDE))
 
     return svg(draw, prefix, {}, "Paired differences in test score", height=1.1 + 0.42 * len(pairs))
 
@@ -144,6 +161,12 @@ def step_time(summary: Summary, prefix: str = "time") -> str:
 def memory(summary: Summary, prefix: str = "memory") -> str:
     """Median peak memory."""
     return _bars(summary, prefix, "peak_mb", "peak memory (MB)")
+
+
+def _budget_scores(entry: Any) -> list[float]:
+    """The curve of an optimizer; older summaries have nothing but that."""
+    scores: list[float] = entry["scores"] if isinstance(entry, Mapping) else entry
+    return scores
 
 
 def _ranked_looks(summary: Summary) -> dict[str, int]:
@@ -192,7 +215,7 @@ def _curves(
                 end = [min(max(value, bottom), top) for value in values[-1:]]
                 axes.plot(step[-1:], end, "x", color=color, markersize=9, mew=2.2, clip_on=False, zorder=5)
         axes.set_xlabel("step")
-        axes.set_ylabel(label)
+        axes.set_ylabel(fitted(label, TALL))
 
     return svg(draw, prefix, look, label.capitalize() + " against step")
 
@@ -200,31 +223,40 @@ def _curves(
 def _bars(summary: Summary, prefix: str, key: str, label: str, share: str | None = None) -> str:
     look, times = looks(summary["optimizers"]), summary["times"]["optimizers"]
     names = [name for name in findings.rank(summary) if times[name][key]]
+    limit = 1.5 * max((times[name][key]["median"] for name in names), default=1.0)
 
     def draw(axes: Axes) -> None:
         for row, name in enumerate(names):
             entry, color = times[name][key], LIGHT[look[name]]
             axes.barh(row, entry["median"], height=0.55, color=color, alpha=0.75)
             if share and times[name][share]:
-                axes.barh(
-                    row, times[name][share]["median"], height=0.55, fill=False, hatch="////", edgecolor=INK
-                )
-            axes.annotate(
-                f"{entry['median']:.3g} (n = {entry['n']})",
-                (entry["median"], row),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-            )
+                hatched: dict[str, Any] = {"fill": False, "hatch": "////", "edgecolor": INK}
+                axes.barh(row, times[name][share]["median"], height=0.55, **hatched)
+            end = _spread(axes, row, entry, limit)
+            said = f"{entry['median']:.3g} (n = {entry['n']})"
+            axes.annotate(said, (end, row), xytext=(6, 0), textcoords="offset points", va="center")
         short = labels(summary["optimizers"], 24)
         axes.set_yticks(range(len(names)), [short[name] for name in names])
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_xlim(0, 1.45 * max((times[name][key]["median"] for name in names), default=1.0))
+        ends = [min(times[name][key]["high"], limit) for name in names]
+        axes.set_xlim(0, 1.45 * max(ends, default=1.0))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
 
     return svg(draw, prefix, {}, label.capitalize(), height=1.1 + 0.42 * len(names))
+
+
+def _spread(axes: Axes, row: int, entry: Mapping[str, Any], limit: float) -> float:
+    """Draw quartiles and ends; one run far off would flatten all bars, and ends in an arrow instead."""
+    low, high = entry["low"], entry["high"]
+    lower, upper = entry.get("lower", low), entry.get("upper", high)  # older summaries have no quartiles
+    end = min(high, limit)
+    axes.plot([low, end], [row, row], color=INK, linewidth=1.1, solid_capstyle="butt")
+    axes.plot([lower, min(upper, end)], [row, row], color=INK, linewidth=4.5, solid_capstyle="butt")
+    if high > limit:
+        axes.plot(end, row, ">", color=INK, markersize=6)
+    return float(end)
 
 
 def _better(values: Sequence[float], sign: int) -> list[float]:
@@ -242,9 +274,13 @@ def _with_bars(means: set[float], points: Sequence[Mapping[str, Any]]) -> list[f
     return [*means, *(max(mean - se, low) for mean, se in bars), *(min(mean + se, high) for mean, se in bars)]
 
 
-def _beyond(axes: Axes, point: Mapping[str, Any]) -> bool:
+def _outside(axes: Axes, value: float) -> bool:
     low, high = axes.get_ylim()
-    return not low <= point["mean"] <= high
+    return not low <= value <= high
+
+
+def _beyond(axes: Axes, point: Mapping[str, Any]) -> bool:
+    return _outside(axes, point["mean"])
 
 
 def _make_room(axes: Axes, sign: int, share: float) -> None:
@@ -266,15 +302,26 @@ def _scale(axes: Axes, values: Sequence[float], *, log: bool) -> None:
     low, high = min(known), max(known)
     if log and low > 0 and high / low > 20:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
         margin = (high / low) ** 0.08
         limits = (low / margin, high * margin)
+        _log_ticks(axes.yaxis, limits)
     else:
         pad = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
         below = min(pad, low + pad / 3) if low >= 0 else pad  # little room for what cannot be negative
         limits = (low - below, high + pad)
     axes.set_ylim(*limits)
+
+
+def _log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Numbers on a log axis, at least two: one alone does not say how long a step is."""
+    for subs in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10)), tuple(k / 10 for k in range(10, 100))):
+        locator = LogLocator(subs=subs, numticks=12)
+        inside = [tick for tick in locator.tick_values(*limits) if limits[0] <= tick <= limits[1]]
+        if len(inside) > 1:
+            break
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _labelled(summary: Summary) -> str:

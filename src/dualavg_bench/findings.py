@@ -1,9 +1,11 @@
 """What the summary of a study says, in order and in words: the ranking, what lies on an edge, the verdict."""
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualavg_bench.text import decimals, interval_decimals, p_text, signed, with_error
+from dualavg_bench.text import counted, decimals, interval_decimals, p_text, signed, with_error
 
 ALPHA = 0.05
 EDGES = {"lr": "step size", "weight_decay": "weight decay"}
@@ -15,14 +17,23 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def rank(summary: Mapping[str, Any]) -> list[str]:
-    """Optimizers from best to worst: by test score, or by validation where nothing is confirmed yet."""
+    """Optimizers from best to worst: by test score, then those that have none by validation."""
     sign = 1 if summary["higher_is_better"] else -1
     entries = summary["optimizers"]
 
-    def key(name: str) -> tuple[float, str]:
-        return -sign * (entries[name]["test"] or entries[name]["chosen"]["valid"])["mean"], name
+    def key(name: str) -> tuple[bool, float, str]:
+        test = entries[name]["test"]
+        return test is None, -sign * (test or entries[name]["chosen"]["valid"])["mean"], name
 
     return sorted(entries, key=key)
+
+
+def leaders(summary: Mapping[str, Any]) -> list[str]:
+    """The best optimizer, and those that tie with it: whose mean differs by no more than rounding."""
+    entries = summary["optimizers"]
+    order = [name for name in rank(summary) if entries[name]["test"]]
+    means = {name: entries[name]["test"]["mean"] for name in order}
+    return [name for name in order if math.isclose(means[name], means[order[0]], rel_tol=1e-12)]
 
 
 def edges(summary: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -31,10 +42,39 @@ def edges(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     for name in rank(summary):
         chosen = summary["optimizers"][name]["chosen"]
         for key in chosen["edge"]:
-            smallest = chosen[key] == chosen["tried"][key][0]
-            which, beyond = ("smallest", "smaller") if smallest else ("largest", "larger")
+            low, high = chosen["tried"][key]
+            which, beyond = ("smallest", "smaller") if chosen[key] == low else ("largest", "larger")
+            if low == high:
+                which, beyond = "only one", "smaller or larger"
             edge = {"name": name, "what": EDGES[key], "value": f"{chosen[key]:g}"}
-            found.append({**edge, "which": which, "beyond": beyond})
+            found.append({**edge, "which": which, "beyond": beyond, "why": _why(summary, key)})
+    return found
+
+
+def _why(summary: Mapping[str, Any], key: str) -> str:
+    """Why a grid ends where its best is, if the study knows: older summaries do not say."""
+    extension = summary.get("extension")
+    if extension is None:
+        return ""
+    if key != "lr":
+        return "only step sizes are extended"
+    if not extension["allowed"]:
+        return "grids were not extended (--no-extend)"
+    times = "once" if extension["rounds"] == 1 else f"{extension['rounds']} times"
+    return f"grids were extended {times}, which is the most"
+
+
+def unequal(summary: Mapping[str, Any]) -> str:
+    """The grid points of each optimizer, if they are not equally many: then the comparison is not fair."""
+    points = {name: summary["optimizers"][name]["grid"]["points"] for name in rank(summary)}
+    return ", ".join(f"{name} {n}" for name, n in points.items()) if len(set(points.values())) > 1 else ""
+
+
+def without_result(summary: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The runs that failed of each optimizer that is without result for them."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for failure in summary.get("failures", ()):  # older summaries have none
+        found.setdefault(failure["optimizer"], []).append(failure)
     return found
 
 
@@ -44,24 +84,34 @@ def distinguishable(pair: Mapping[str, Any]) -> bool:
 
 
 def _finding(summary: Mapping[str, Any]) -> str:
-    order, entries, metric = rank(summary), summary["optimizers"], summary["metric"]
+    entries, metric = summary["optimizers"], summary["metric"]
+    order = [name for name in rank(summary) if entries[name]["test"]]
+    if not order:
+        return "Nothing is confirmed yet: there are tuning runs, but no test score on fresh seeds"
     unit = summary["unit"] if summary["unit"] in ("", "%") else f" {summary['unit']}"
     best, test = order[0], entries[order[0]]["test"]
-    if test is None:
-        return "Nothing is confirmed yet: there are tuning runs, but no test score on fresh seeds"
     places = decimals(entries[name]["test"]["se"] for name in order)
     value = f"{with_error(test, places)}{unit} (mean ± s.e., n = {test['n']})"
     if test["diverged"] == test["n"]:
         return _untrained([(name, entries[name]["test"]) for name in order], metric, value)
     if len(order) == 1:
-        return f"{best} has a test {metric} of {value}, and nothing was run to compare it with"
+        nothing = "nothing else came to a result" if summary.get("failures") else "nothing was run"
+        return f"{best} has a test {metric} of {value}, and {nothing} to compare it with"
+    if len(first := leaders(summary)) > 1:
+        mean = f"{test['mean']:.{places}f}{unit} (n = {test['n']})"
+        return f"{', '.join(first[:-1])} and {first[-1]} tie for the best test {metric}, a mean of {mean}"
+    return _lead(summary, f"{best} has the best test {metric}, {value}", places, unit)
+
+
+def _lead(summary: Mapping[str, Any], said: str, places: int, unit: str) -> str:
+    """By how much the best is ahead of the next, and whether that is more than noise."""
     pair = summary["comparisons"][0]  # best against next: `compare` goes from best to worst
-    if pair["difference"] == 0:
-        return f"{best} and {pair['b']} tie for the best test {metric}, {value}"
     sign = 1 if summary["higher_is_better"] else -1
     places = max(places, interval_decimals([pair]))
-    lead = f"{sign * pair['difference']:.{places}f}{' points' if unit == '%' else unit}"
-    said = f"{best} has the best test {metric}, {value}, {lead} ahead of {pair['b']}"
+    lead = f"{sign * pair['difference']:.{places}f}"
+    if float(lead) == 0:
+        lead = f"less than {10**-places:.{places}f}"
+    said = f"{said}, {lead}{' points' if unit == '%' else unit} ahead of {pair['b']}"
     if pair["p_holm"] is None:
         why = "one seed" if pair["n"] == 1 else "the same difference in every seed"
         return f"{said}, which may be seed noise: {why} (n = {pair['n']}) admits no test"
@@ -90,11 +140,19 @@ def _untrained(tests: Sequence[tuple[str, Mapping[str, Any]]], metric: str, valu
 
 
 def _doubts(summary: Mapping[str, Any]) -> list[str]:
-    doubts = [
-        f"CAUTION: the best {edge['what']} of {edge['name']}, {edge['value']}, is the {edge['which']} tried, "
-        "on the edge of its grid"
-        for edge in edges(summary)
-    ]
+    doubts = []
+    for name, failures in without_result(summary).items():
+        why = textwrap.shorten(failures[0]["why"], 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
+        first = f"the first: {why}" if len(failures) > 1 else why
+        doubts.append(f"WITHOUT RESULT: {name}, of which {counted(len(failures), 'run')} failed ({first})")
+    if sizes := unequal(summary):
+        doubts.append(f"CAUTION: unequal budgets, grid points tried: {sizes}")
+    for edge in edges(summary):
+        why = f"; {edge['why']}" if edge["why"] else ""
+        doubts.append(
+            f"CAUTION: the best {edge['what']} of {edge['name']}, {edge['value']}, is the {edge['which']} "
+            f"tried, on the edge of its grid{why}"
+        )
     counts = []
     for name in rank(summary):
         grid, test = summary["optimizers"][name]["grid"], summary["optimizers"][name]["test"]

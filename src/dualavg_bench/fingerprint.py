@@ -1,4 +1,9 @@
-"""A name for the data that a recipe reads: other data, other runs, wherever the folder is."""
+"""A name for the data that a recipe reads: other data, other runs, wherever the folder is.
+
+It is made of the sizes of the splits, of all that they hold in memory (`held.py`), and of some examples,
+evenly spread, for what is read from disk when it is asked for: a data set too large to be read before every
+run. There, a change between these examples goes unseen.
+"""
 
 import contextlib
 import hashlib
@@ -10,23 +15,35 @@ from typing import Any
 import numpy as np
 import torch
 
+from dualavg_bench.held import add_array, add_held, add_tensor
+from dualavg_bench.raised import asking
 from dualavg_bench.recipe import Recipe, RecipeError, Source, Splits
 
-LOOKED_AT = 16  # examples of a split, evenly spread: enough to tell data sets apart, and cheap in all of them
+LOOKED_AT = 64  # examples of a split: enough to tell data sets apart, and cheap in all of them
+
+
+def read(recipe: Recipe, folder: Path) -> Splits:
+    """Return the data of a recipe; what is random in how they are made is the same every time."""
+    with _seeded(), asking(recipe.name, "data"):
+        splits = recipe.data(folder.absolute())
+    if not isinstance(splits, Splits):
+        raise RecipeError(
+            f"data of recipe {recipe.name} must return Splits(train, valid, test), "
+            f"got {type(splits).__name__}."
+        )
+    for name, source in _parts(splits):
+        if not callable(getattr(source, "batch", None)) or not hasattr(source, "__len__"):
+            raise RecipeError(
+                f"The {name} split of recipe {recipe.name} must have a length and a method "
+                f"batch(indices, rng), got {type(source).__name__}; FromDataset, of dualavg_bench.recipe, "
+                "makes one of a torch Dataset."
+            )
+    return splits
 
 
 def fingerprint(splits: Splits, *, test: bool) -> str:
-    """Return a hash of the splits' sizes and of some of their examples; the test split's only if told."""
-    whole = hashlib.sha256()
-    with _seeded():
-        for name, source in _parts(splits):
-            n = len(source)
-            whole.update(f"{name} {n}\n".encode())
-            if name == "test" and not test:
-                continue
-            for i in sorted({round(place) for place in np.linspace(0, n - 1, LOOKED_AT)}):
-                _add(whole, source.batch(torch.tensor([i]), None))
-    return whole.hexdigest()[:16]
+    """Return a hash of the splits' sizes and contents; of the test split's contents only if told."""
+    return _name(_held(splits, test=test), _examples(splits, test=test))
 
 
 def check(splits: Splits, recipe: Recipe, folder: Path | None = None) -> str:
@@ -46,13 +63,50 @@ def check(splits: Splits, recipe: Recipe, folder: Path | None = None) -> str:
             f"The training split of {where} has {len(splits.train)} examples, less than one batch of "
             f"{recipe.batch_size}."
         )
-    first, second = (fingerprint(splits, test=False) for _ in range(2))
-    if first != second:
+    held = _held(splits, test=False)
+    with asking(recipe.name, "batch"):
+        (first, one), (second, other) = (
+            (_examples(splits, test=False), _augmented(splits.train)) for _ in range(2)
+        )
+    if (first, one) != (second, other):
         raise RecipeError(
             f"The data of {where} differ from one reading to the next: what is random in them "
-            "must come from the generator that `batch` is given, or from torch's own."
+            "must come from the generator that `batch` is given, or from the global one of torch, numpy or "
+            "Python."
         )
-    return first
+    return _name(held, first)
+
+
+def _name(*digests: bytes) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:16]
+
+
+def _held(splits: Splits, *, test: bool) -> bytes:
+    """Return a hash of what the splits hold in memory when they are first asked for it.
+
+    Later, a source may keep examples that it has read, or notes of which they were.
+    """
+    known: dict[int, bytes] = {}
+    kept: dict[str, bytes] = splits.__dict__.setdefault("_held", {})
+    for name, source in _parts(splits):
+        if name not in kept and (name != "test" or test):
+            whole = hashlib.sha256()
+            add_held(whole, source, known)
+            kept[name] = whole.digest()
+    sizes = [len(source) for _, source in _parts(splits)]
+    return repr(sizes).encode() + b"".join(kept[name] for name, _ in _parts(splits) if name != "test" or test)
+
+
+def _examples(splits: Splits, *, test: bool) -> bytes:
+    """Return a hash of some examples, read one by one."""
+    whole = hashlib.sha256()
+    with _seeded():
+        for name, source in _parts(splits):
+            if name == "test" and not test:
+                continue
+            for i in sorted({round(place) for place in np.linspace(0, len(source) - 1, LOOKED_AT)}):
+                _add(whole, source.batch(torch.tensor([i]), None))
+    return whole.digest()
 
 
 def _parts(splits: Splits) -> Iterator[tuple[str, Source]]:
@@ -74,13 +128,19 @@ def _seeded() -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
+def _augmented(train: Source) -> bytes:
+    """Return a hash of a small batch as training is given it."""
+    whole = hashlib.sha256()
+    with _seeded():
+        _add(whole, train.batch(torch.arange(min(4, len(train))), torch.Generator().manual_seed(0)))
+    return whole.digest()
+
+
 def _add(whole: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        dense = value.detach().cpu().contiguous()
-        whole.update(f"{dense.dtype} {tuple(dense.shape)}".encode())
-        whole.update(dense.flatten().view(torch.uint8).numpy().tobytes() if dense.numel() else b"")
+        add_tensor(whole, value)
     elif isinstance(value, np.ndarray):
-        whole.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
+        add_array(whole, value)
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             whole.update(repr(key).encode())

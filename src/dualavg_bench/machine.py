@@ -3,9 +3,11 @@
 import contextlib
 import os
 import platform
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -42,11 +44,31 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
+def to(batch: Any, device: torch.device) -> Any:
+    """Return a batch, whatever it consists of, with its tensors on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to(value, device) for value in batch)
+    return batch
+
+
 def seed_torch(seed: int) -> None:
     """As torch.manual_seed, which takes a hundred times as long: it looks for every kind of device."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(seed)
+
+
+def seed_all(seed: int) -> None:
+    """Seed whatever a recipe may draw from: torch's generators, numpy's global one and Python's."""
+    seed_torch(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - others use it
 
 
 def reset_peak_memory() -> None:

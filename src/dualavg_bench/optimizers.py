@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dualavg import schedules
-from dualavg_bench.recipe import Point
+from dualavg_bench.recipe import Grid, Point
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,15 @@ def make(
         raise ValueError(f"{name!r} has no weight_decay, but its grid asks for {point.weight_decay}.")
     try:
         return cls(list(params), **arguments)
-    except TypeError as error:
+    except Exception as error:  # a foreign class can raise anything
         raise ValueError(f"{name!r} cannot be made with {arguments} ({error}).") from error
+
+
+def try_out(name: str, grid: Grid) -> None:
+    """Make an optimizer at each point of its grid: a wrong setting is told before anything is trained."""
+    find(name)
+    for point in grid.points():
+        make(name, [torch.nn.Parameter(torch.zeros(2, 2))], point, grid.settings)
 
 
 def make_schedule(

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -16,6 +15,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
+
+from dualavg_bench import checks
 
 Scale = Literal["quick", "mini", "paper"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -33,7 +34,7 @@ class Source(Protocol):
 
 
 class FromDataset:
-    """Any map-style torch data set as a `Source`; its augmentation, if any, uses torch's global generator."""
+    """Any map-style torch data set as a `Source`; its augmentation, if any, uses global generators."""
 
     def __init__(
         self, dataset: Dataset[Any], collate: Callable[[list[Any]], Batch] = default_collate
@@ -65,6 +66,10 @@ class Metric:
     name: str
     higher_is_better: bool
     unit: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no metric."""
+        checks.check_metric(self)
 
 
 @dataclass(frozen=True)
@@ -109,12 +114,10 @@ class Grid:
             value = getattr(self, name)
             values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
             object.__setattr__(self, name, values)
+        checks.check_grid(self)
         for name in ("lr", "weight_decay"):
-            for value in getattr(self, name):
-                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                    raise ValueError(f"{name} of a grid must be numbers >= 0, got {value!r}.")
-        if not all(isinstance(name, str) for name in self.schedule):
-            raise ValueError(f"schedule of a grid must be names, got {self.schedule!r}.")
+            plain = (value if isinstance(value, int) else float(value) for value in getattr(self, name))
+            object.__setattr__(self, name, tuple(plain))  # not numpy's
 
     def points(self) -> list[Point]:
         """Every combination."""
@@ -130,9 +133,7 @@ class Seeds:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        for name in ("tune", "confirm"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"Seeds.{name} must be a whole number >= 1, got {getattr(self, name)!r}.")
+        checks.check_seeds(self)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Recipe:
         data: `data(folder)` returns the splits; `folder` is what `--data` says, or a place to write to.
         model: makes the network; torch's generator is seeded before.
         loss: `loss(model, batch)`, a mean over the batch.
-        evaluate: `evaluate(model, batches)`, with `loss` and the metric among its results.
+        evaluate: `evaluate(model, batches)`, with `loss` and the metric among its results; finite numbers for
+            the untrained network, as which a run that diverges is scored.
         batch_size: examples of an optimizer step, over all processes and accumulations.
         steps: optimizer steps of a run.
         grids: the settings of each optimizer, by its name in the registry.
@@ -160,7 +162,7 @@ class Recipe:
         eval_batch_size: examples of an evaluation's batch; `batch_size` unless given.
         seeds: how many seeds for tuning and confirmation.
         samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
-        diverged_above: a training loss beyond this many times the first one is a divergence.
+        diverged_above: a training loss beyond this many times the first one (or 0.1) is a divergence.
         paper: which part of the paper this is.
         about: a sentence for the report.
         expected: seconds of a run on two cores, for `dualavg recipes`.
@@ -193,34 +195,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, in one sentence."""
-        if not re.fullmatch(r"\w[\w.+ -]*", self.name):
-            raise ValueError(
-                f"A recipe's name is also a folder's: {self.name!r} has more than letters in it."
-            )
-        for name in ("batch_size", "steps", "accumulate", "evaluations", "threads"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} of recipe {self.name} must be a whole number >= 1, got {value!r}.")
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size {self.batch_size} of recipe {self.name} does not divide into "
-                f"{self.accumulate} accumulated parts."
-            )
-        if not self.grids:
-            raise ValueError(f"Recipe {self.name} has no grids: name at least one optimizer.")
-        sizes = {name: len(grid.points()) for name, grid in self.grids.items()}
-        if len(set(sizes.values())) > 1 or 0 in sizes.values():
-            raise ValueError(
-                f"Every optimizer of recipe {self.name} must get the same number of grid points, got {sizes}."
-            )
-        from dualavg_bench.optimizers import SCHEDULES
-
-        named = {schedule for grid in self.grids.values() for schedule in grid.schedule}
-        if unknown := sorted(named - {*SCHEDULES, *self.schedules}):
-            raise ValueError(
-                f"Recipe {self.name} names the schedules {', '.join(unknown)}, which are neither its own nor "
-                f"one of {', '.join(SCHEDULES)}."
-            )
+        checks.check_recipe(self)
 
     def settings(self) -> dict[str, Any]:
         """Everything but the functions and the grids, as JSON can hold it: what a run's hash is made of."""
@@ -228,6 +203,8 @@ class Recipe:
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
         for name in ("paper", "about", "expected"):
             del plain[name]
+        if self.diverged_above == math.inf:
+            plain["diverged_above"] = "inf"  # which JSON has not
         return {**plain, "metric": [self.metric.name, self.metric.higher_is_better]}
 
 
@@ -252,7 +229,7 @@ class RunSpec:
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["point"] = [self.point.lr, self.point.weight_decay, self.point.schedule]
         for name in ("settings", "optimizer_settings", "versions"):
-            plain[name] = dict(plain[name])
+            plain[name] = checks.as_json(plain[name])
         del plain["recipe"]  # where the file lies changes nothing; its text and name do
         return plain
 
@@ -285,17 +262,24 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
                 f"There is no recipe called {reference!r}: `dualavg recipes` lists them, a file ends in .py."
             ) from error
         path = Path(str(module.__file__))
+    from dualavg_bench.raised import place, said
+
     make = getattr(module, "recipe", None)
     if not callable(make):
         raise RecipeError(f"{path} has no function recipe(scale).")
     try:
         made = make(scale)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RecipeError(
-            f"recipe({scale!r}) of {path} cannot be made ({type(error).__name__}: {error})"
+            f"recipe({scale!r}) of {path} cannot be made ({said(error)}){place(error)}."
         ) from error
     if not isinstance(made, Recipe):
         raise RecipeError(f"recipe({scale!r}) of {path} returned {type(made).__name__}, not a Recipe.")
+    if made.scale != scale:
+        raise RecipeError(
+            f"recipe({scale!r}) of {path} returned a Recipe of scale {made.scale!r}: "
+            "hand what it is asked for on, Recipe(scale=scale, ...)."
+        )
     return made, path
 
 
@@ -310,6 +294,8 @@ def _import(path: Path) -> Any:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise RecipeError(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
+    except (Exception, SystemExit) as error:
+        from dualavg_bench.raised import place, said
+
+        raise RecipeError(f"{path} cannot be imported ({said(error)}){place(error)}.") from error
     return module

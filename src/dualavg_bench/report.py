@@ -18,6 +18,8 @@ from dualavg_bench import drawing, figures, findings, gallery, stats, text
 
 Summary = Mapping[str, Any]
 Write = Callable[[Path, str], Any]
+DASH = "\N{EN DASH}"
+NO_SCORE = {"test": "no result", "valid": DASH, "n": 0, "diverged": 0, "best": False, "told": DASH}
 
 
 def write_report(
@@ -112,7 +114,6 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
     entries = summary["optimizers"]
     order = findings.rank(summary)
     places = text.decimals(entry["test"]["se"] for entry in entries.values() if entry["test"])
-    sizes = {name: entries[name]["grid"]["points"] for name in order}
     return {
         "prefix": prefix,
         "summary": summary,
@@ -121,13 +122,15 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "direction": "higher is better" if summary["higher_is_better"] else "lower is better",
         "order": order,
         "worst_end": figures.worst_end(summary),
-        "colors": drawing.looks(entries),
-        "scores": [_score_row(summary, name, places) for name in order],
+        "colors": drawing.looks(findings.without_result(summary)) | drawing.looks(entries),
+        "scores": [*(_score_row(summary, name, places) for name in order), *_failed_rows(summary)],
         "packages": summary.get("packages", {}),  # older summaries have none
         "pairs": [_pair(summary, pair) for pair in summary["comparisons"]],
         "chosen": [_chosen_row(summary, name) for name in order],
         "warnings": findings.edges(summary),
-        "unequal": sizes if len(set(sizes.values())) > 1 else None,
+        "unequal": findings.unequal(summary),
+        "failed": findings.without_result(summary),
+        "failures": [{**failure, "setting": _setting(failure)} for failure in summary.get("failures", ())],
         "lost": _divergences(summary),
         "counts": {
             phase: sum(run["phase"] == phase for run in summary["runs"].values())
@@ -140,6 +143,8 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
         "steps": sorted({run["steps"] for run in summary["runs"].values()}),
         "minutes": text.duration(summary["times"]["seconds"]),
         "figures": _figures(summary, runs, prefix),
+        "shared": _shared(summary),
+        "gpu": any(machine.get("gpu") for machine in summary["machines"]),
         "samples": gallery.side_by_side(order, runs),
         "command": command or summary.get("command") or _command(summary),
         "install": _install(summary),
@@ -149,34 +154,38 @@ def _study(summary: Summary, runs: Sequence[stats.Run], prefix: str, command: st
 def _score_row(summary: Summary, name: str, places: int) -> dict[str, Any]:
     test, valid = summary["optimizers"][name]["test"], summary["optimizers"][name]["valid_final"]
     if test is None:
-        return {
-            "name": name,
-            "test": "not confirmed",
-            "valid": "\N{EN DASH}",
-            "n": 0,
-            "diverged": 0,
-            "best": False,
-            "told": "",
-        }
-    best = findings.rank(summary)[0]
-    against = next((pair for pair in summary["comparisons"] if (pair["a"], pair["b"]) == (best, name)), None)
-    told = "\N{EN DASH}"
-    if against:
-        p = " (no test)"
-        if against["p_holm"] is not None:
-            p = f" (p {text.p_text(against['p_holm'])})".replace(
-                "p = ", "p\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
-            )
-        told = ("yes" if findings.distinguishable(against) else "no") + p
+        failed = name in findings.without_result(summary)
+        return {"name": name, **NO_SCORE, "test": "no result" if failed else "not confirmed"}
+    leaders = findings.leaders(summary)
     return {
         "name": name,
         "test": text.with_error(test, places),
         "valid": text.with_error(valid, places),
         "n": test["n"],
         "diverged": test["diverged"],
-        "best": name == best and test["diverged"] < test["n"],
-        "told": told,
+        "best": name in leaders and test["diverged"] < test["n"],
+        "told": _told(summary, name, leaders),
     }
+
+
+def _failed_rows(summary: Summary) -> list[dict[str, Any]]:
+    """Rows of optimizers that did not even come to a choice, because a tuning run failed."""
+    failed = findings.without_result(summary)
+    return [{"name": name, **NO_SCORE} for name in failed if name not in summary["optimizers"]]
+
+
+def _told(summary: Summary, name: str, leaders: Sequence[str]) -> str:
+    """Whether an optimizer is told from the best one."""
+    if name in leaders:
+        return DASH if len(leaders) == 1 else "tied for best"
+    pairs = summary["comparisons"]
+    against = next((pair for pair in pairs if (pair["a"], pair["b"]) == (leaders[0], name)), None)
+    if against is None:
+        return DASH
+    p = "no test"
+    if against["p_holm"] is not None:
+        p = f"p {text.p_text(against['p_holm'])}".replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return f"{'yes' if findings.distinguishable(against) else 'no'} ({p})"
 
 
 def _pair(summary: Summary, pair: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +198,7 @@ def _pair(summary: Summary, pair: Mapping[str, Any]) -> dict[str, Any]:
         "metric": summary["metric"],
         "difference": text.signed(pair["difference"], places),
         "interval": f"{interval[0]} to {interval[1]}" if interval else "no test possible",
-        "p": text.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else "\N{EN DASH}",
+        "p": text.p_text(pair["p_holm"]).removeprefix("= ") if pair["p_holm"] is not None else DASH,
         "n": pair["n"],
         "firm": findings.distinguishable(pair),
     }
@@ -211,9 +220,31 @@ def _chosen_row(summary: Summary, name: str) -> dict[str, Any]:
         "schedules": ", ".join(values["schedule"]),
         "valid": text.with_error(chosen["valid"], places),
         "n": chosen["valid"]["n"],
-        "grid": grid,
+        "tried": _tried(grid),
         "edge": chosen["edge"],
     }
+
+
+def _tried(grid: Mapping[str, Any]) -> str:
+    """How many points and runs a grid had, and how many of these were not in it at first."""
+    said = [text.counted(grid["points"], "point"), text.counted(grid["runs"], "run")]
+    if grid["diverged"]:
+        said.append(f"{grid['diverged']} diverged")
+    if grid["extended"]:
+        said.append(f"{text.counted(grid['extended'], 'point')} added because a best lay on an edge")
+    return ", ".join(said)
+
+
+def _setting(run: Mapping[str, Any]) -> str:
+    return f"lr {run['lr']:g}, weight decay {run['weight_decay']:g}, {run['schedule']}"
+
+
+def _shared(summary: Summary) -> str:
+    """How many runs shared the machine, as far as is known."""
+    workers = summary["times"].get("workers")
+    if workers is None:  # older summaries do not say
+        return "other runs may have shared it"
+    return "one run at a time" if workers == 1 else f"with {workers} workers at once"
 
 
 def _divergences(summary: Summary) -> list[dict[str, Any]]:
@@ -252,19 +283,19 @@ def _figures(summary: Summary, runs: Sequence[stats.Run], prefix: str) -> dict[s
 
 def _command(summary: Summary) -> str:
     study = shlex.join(["dualavg", "study", summary["recipe"], "--scale", summary["scale"]])
-    return f"{study} \\\n    --optimizers {shlex.quote(','.join(summary['optimizers']))}"
+    data = "" if summary["scale"] == "quick" else " --data DIR"
+    return f"{study} \\\n    --optimizers {shlex.quote(','.join(summary['optimizers']))}{data}"
 
 
 def _install(summary: Summary) -> str | None:
-    """Command for the versions, where all machines had the same."""
+    """Command for the versions, where all machines had the same; dualavg itself is installed from a clone."""
     versions = {(machine.get("torch"), machine.get("dualavg")) for machine in summary["machines"]}
     if len(versions) != 1 or None in (found := versions.pop()):
         return None
-    pins = {"torch": found[0], "dualavg[bench]": found[1]}
+    pins = {"torch": found[0]}
     for name, known in summary.get("packages", {}).items():
         if len(known) == 1 and name not in ("torch", "dualavg"):
             pins[name] = known[0]
     # Without what follows a plus: whichever build is at hand.
-    return shlex.join(
-        ["pip", "install", *(f"{name}=={str(v).partition('+')[0]}" for name, v in pins.items())]
-    )
+    packages = [f"{name}=={str(v).partition('+')[0]}" for name, v in pins.items()]
+    return f"{shlex.join(['pip', 'install', *packages, '.[bench]'])}  # in a clone of dualavg {found[1]}"

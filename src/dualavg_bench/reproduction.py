@@ -72,7 +72,8 @@ def _score(row: Mapping[str, Any], studies: Mapping[str, Study]) -> dict[str, An
     measured, setting = "not run", DASH
     if ours:
         entries = studies[row["recipe"]][0]["optimizers"].values()
-        measured = f"{with_error(ours, decimals(entry['test']['se'] for entry in entries))} ({ours['n']})"
+        places = decimals(entry["test"]["se"] for entry in entries if entry["test"])
+        measured = f"{with_error(ours, places)} ({ours['n']})"
         measured += f", {ours['diverged']} diverged" if ours["diverged"] else ""
     if chosen:
         setting = f"lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}, {chosen['schedule']}"

@@ -2,7 +2,8 @@
 
 A run is a pure function of its spec. Initialisation, data order, augmentation and dropout are drawn from
 seeds made of (recipe, seed, what for, step), never from a generator that is carried along: so runs of
-different optimizers pair up, and a run that was cut off anywhere goes on bit for bit.
+different optimizers pair up, and a run that was cut off anywhere goes on bit for bit. The global generators
+of torch, numpy and Python are seeded with them, for recipes that draw from these.
 
 Several processes (torchrun) share a run: its parts are spread over them, so that as many processes as
 `accumulate` says, or a divisor of it, draw what one process draws. Rank 0 alone reads, evaluates and writes;
@@ -25,13 +26,15 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from dualavg_bench import machine, optimizers, samples
-from dualavg_bench.fingerprint import fingerprint
+from dualavg_bench import answers, evaluation, machine, optimizers, samples
+from dualavg_bench.fingerprint import fingerprint, read
 from dualavg_bench.processes import any_of, from_rank_0, rank, world
+from dualavg_bench.raised import asking
 from dualavg_bench.recipe import Batch, Recipe, RecipeError, RunSpec, Source
 from dualavg_bench.store import RunFolder
 
 WINDOW = 10  # steps whose training losses are averaged into one point of the curve, and checked together
+SMALLEST_FIRST_LOSS = 0.1  # that a blow-up is measured by: many times almost nothing is still little
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the checkpoint is written, and another goes on
@@ -93,30 +96,29 @@ class _Run:
         from_rank_0(lambda: self._load(data))  # before the others: it may write the data set
         if rank() > 0:
             self._load(data)
-        machine.seed_torch(self._seed("init"))
-        self.model, self.parts = self._share(recipe.model().to(self.device))
+        machine.seed_all(self._seed("init"))
+        self.model, self.parts = self._share(answers.network(recipe).to(self.device))
         self.forward: torch.nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         if world() > 1:
             self.forward = DistributedDataParallel(self.forward)
-        if not any(p.requires_grad for p in self.model.parameters()):
-            raise RecipeError(f"The network of recipe {recipe.name} has no parameters to train.")
         self.optimizer = optimizers.make(
             spec.optimizer, self.model.parameters(), spec.point, spec.optimizer_settings
         )
-        self.schedule = optimizers.make_schedule(
-            spec.point.schedule, recipe.schedules, self.optimizer, recipe.steps
-        )
+        with asking(recipe.name, f"The schedule {spec.point.schedule}"):
+            self.schedule = optimizers.make_schedule(
+                spec.point.schedule, recipe.schedules, self.optimizer, recipe.steps
+            )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "float16")
         self.step, self.seconds = 0, 0.0
         self.first_loss: float | None = None
         self.train_curve: dict[str, list[float]] = {"step": [], "loss": []}
-        self.valid_curve: dict[str, list[float]] = {"step": []}
-        self.untrained_test: dict[str, float] | None = None
+        self.valid_curve: dict[str, list[float | None]] = {"step": []}
+        self.untrained_test: evaluation.Scores | None = None
         self.step_times: list[float] = []
         self.optimizer_times: list[float] = []
 
     def _load(self, data: Path) -> None:
-        self.splits = self.recipe.data(data)
+        self.splits = read(self.recipe, data)
         if fingerprint(self.splits, test=self.spec.test) != self.spec.data:
             raise RecipeError(
                 f"The data of recipe {self.recipe.name} at {data} are not those the study was started with: "
@@ -156,16 +158,13 @@ class _Run:
         self._resume()
         started = saved = time.perf_counter()
         if self.step == 0 and not self.valid_curve["step"]:
-            self._evaluate_valid()
-            if self.spec.test:
-                self.untrained_test = self._evaluate(self.splits.test)
+            self._evaluate_untrained()
         losses: list[Tensor] = []
         why = None
         while self.step < recipe.steps and why is None:
-            losses.append(self._train_step())
-            self.step += 1
+            why = self._take_step(losses)
             at_end = self.step == recipe.steps
-            if len(losses) == WINDOW or at_end:
+            if why is None and (len(losses) == WINDOW or at_end):
                 why = self._close_window(losses)
                 losses = []
                 progress(self.step, recipe.steps)
@@ -183,6 +182,22 @@ class _Run:
         self.seconds += time.perf_counter() - started
         return self._result(why)
 
+    def _take_step(self, losses: list[Tensor]) -> str | None:
+        """Take a step and keep its loss; return why the run has diverged, if the step cannot be taken."""
+        try:
+            with asking(self.recipe.name, "A training step"):
+                losses.append(self._train_step())
+        except RecipeError:
+            raise
+        except Exception:  # a loss may refuse what is not finite
+            if world() > 1 or evaluation.is_finite(self.model):
+                raise
+            why = self._close_window(losses) if losses else None
+            self.step += why is None
+            return why or "the network's parameters are not finite"
+        self.step += 1
+        return None
+
     def _train_step(self) -> Tensor:
         """Take one optimizer step and return its training loss, without waiting for the device."""
         recipe, start = self.recipe, time.perf_counter()
@@ -190,17 +205,12 @@ class _Run:
         mine = range(rank(), self.parts, world())
         examples = self._indices(self.step).chunk(self.parts)
         for part in mine:
-            machine.seed_torch(self._seed("step", self.step, part))
+            machine.seed_all(self._seed("step", self.step, part))
             rng = torch.Generator().manual_seed(self._seed("augment", self.step, part))
-            batch = _to(self.splits.train.batch(examples[part], rng), self.device)
+            batch = machine.to(self.splits.train.batch(examples[part], rng), self.device)
             with self._exchange(last=part == mine[-1]):
                 with self._autocast():
-                    loss = recipe.loss(self.forward, batch) / len(mine)
-                if loss.ndim or not loss.requires_grad:
-                    raise RecipeError(
-                        f"The loss of recipe {recipe.name} must be one number that the network's parameters "
-                        f"lead to, got shape {tuple(loss.shape)}{'' if loss.requires_grad else ', detached'}."
-                    )
+                    loss = answers.loss(recipe, recipe.loss(self.forward, batch)) / len(mine)
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach().float()
         if recipe.clip_norm is not None:
@@ -253,7 +263,7 @@ class _Run:
         mean = statistics.fmean(values)
         self.train_curve["step"].append(self.step)
         self.train_curve["loss"].append(mean)
-        limit = self.recipe.diverged_above * abs(self.first_loss)
+        limit = self.recipe.diverged_above * max(abs(self.first_loss), SMALLEST_FIRST_LOSS)
         return (
             f"the training loss is {mean:.3g}, from {self.first_loss:.3g} at first" if mean > limit else None
         )
@@ -264,32 +274,44 @@ class _Run:
 
     def _evaluate_valid(self) -> str | None:
         """Add a point to the validation curve; return why the run has diverged, if it has."""
-        values = self._evaluate(self.splits.valid)
-        for name, value in values.items():
-            if not math.isfinite(value):
-                return f"the validation {name} is {value}"
+        values = self._evaluate(self.splits.valid, "validation")
+        if isinstance(values, str):
+            return values
+        names = self.valid_curve.keys() - {"step"}
+        if names and names != values.keys():
+            raise RecipeError(
+                f"evaluate of recipe {self.recipe.name} must return the same names every time, got "
+                f"{', '.join(sorted(values))} at step {self.step} and {', '.join(sorted(names))} before."
+            )
         self.valid_curve["step"].append(self.step)
         for name, value in values.items():
             self.valid_curve.setdefault(name, []).append(value)
         return None
 
+    def _evaluate_untrained(self) -> None:
+        why = self._evaluate_valid()
+        if why is None and self.spec.test:
+            test = self._evaluate(self.splits.test, "test")
+            why, self.untrained_test = (test, None) if isinstance(test, str) else (None, test)
+        if why is not None:
+            raise RecipeError(
+                f"The untrained network of recipe {self.recipe.name} has no score with seed {self.spec.seed} "
+                f"({why}): a run that diverges is scored as the untrained network, so let evaluate return a "
+                "finite number there, the worst there is."
+            )
+
     def _samples(self, show: Callable[..., Any]) -> list[dict[str, Any]]:
         """Return what the trained network makes of a few test examples."""
-        with self._evaluating():
+        with self._evaluating(), asking(self.recipe.name, "samples"):
             return from_rank_0(lambda: [samples.to_json(s) for s in show(self.model, self.splits.test)])
 
-    def _evaluate(self, source: Source) -> dict[str, float]:
+    def _evaluate(self, source: Source, split: str) -> evaluation.Scores | str:
+        """Return the scores on a split, or why there are none."""
+        machine.seed_all(self._seed("evaluate", self.step))
         with self._evaluating():
-            values = from_rank_0(lambda: self.recipe.evaluate(self.model, self._batches(source)))
-        for name in ("loss", self.recipe.metric.name):
-            if name not in values:
-                raise RecipeError(f"evaluate of recipe {self.recipe.name} does not return {name!r}.")
-        try:
-            return {name: float(value) for name, value in values.items()}
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(
-                f"evaluate of recipe {self.recipe.name} returns what is no number ({error})."
-            ) from None
+            return from_rank_0(
+                lambda: evaluation.scores(self.recipe, self.model, lambda: self._batches(source), split)
+            )
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -304,7 +326,7 @@ class _Run:
         size = self.recipe.eval_batch_size or self.recipe.batch_size
         for start in range(0, len(source), size):
             indices = torch.arange(start, min(start + size, len(source)))
-            yield _to(source.batch(indices, None), self.device)
+            yield machine.to(source.batch(indices, None), self.device)
 
     def _save(self) -> None:
         values = {name: getattr(self, name) for name in self.VALUES}
@@ -316,16 +338,18 @@ class _Run:
         optimizers.set_mode(self.optimizer, training=True)
         state = from_rank_0(self.folder.load_checkpoint)
         if state is not None:
-            for name in self.VALUES:
-                setattr(self, name, state[name])
-            for name in self.STATES:
-                getattr(self, name).load_state_dict(state[name])
+            with self.folder.reading_checkpoint():
+                for name in self.VALUES:
+                    setattr(self, name, state[name])
+                for name in self.STATES:
+                    getattr(self, name).load_state_dict(state[name])
 
     def _result(self, why: str | None) -> dict[str, Any]:
         recipe, spec = self.recipe, self.spec
-        test = None
-        if spec.test:
-            test = self.untrained_test if why else self._evaluate(self.splits.test)
+        test = self.untrained_test
+        if spec.test and why is None:
+            tested = self._evaluate(self.splits.test, "test")
+            why, test = (tested, test) if isinstance(tested, str) else (None, tested)
         shown = self._samples(recipe.samples) if spec.test and not why and recipe.samples else []
         return {
             "hash": spec.hash,
@@ -344,25 +368,15 @@ class _Run:
             "why": why,
             "spec": spec.to_json(),
             "train": self.train_curve,
-            "valid": self.valid_curve,
-            "test": test,
+            "valid": {what: values for what, values in self.valid_curve.items() if None not in values},
+            "test": test and {what: value for what, value in test.items() if value is not None},
             "samples": shown,
             "time": {
                 "seconds": self.seconds,
-                "step_ms": 1e3 * statistics.median(self.step_times),
-                "optimizer_ms": 1e3 * statistics.median(self.optimizer_times),
+                "step_ms": 1e3 * statistics.median(self.step_times or [0.0]),
+                "optimizer_ms": 1e3 * statistics.median(self.optimizer_times or [0.0]),
             },
             "peak_mb": machine.peak_memory(),
             "packages": {k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
             "machine": machine.describe(),
         }
-
-
-def _to(batch: Batch, device: torch.device) -> Batch:
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: _to(value, device) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(_to(value, device) for value in batch)
-    return batch

@@ -7,7 +7,7 @@ on fresh seeds.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -81,8 +81,8 @@ def select(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     setting that diverged in any seed, or lacks a seed that others have, comes after every setting that did
     not. Ties go to the smaller step size, then the smaller weight decay, then the schedule's name.
 
-    `edge` names what lies at an end of its grid, where the grid has more than one value. A weight decay of
-    zero is no edge: nothing lies beyond it.
+    `edge` names what lies at an end of its grid. A grid's only weight decay is no edge, for it was fixed; its
+    only step size is one, for nobody knows what lies beside it. Zero is no edge: nothing lies beyond it.
     """
     chosen = {}
     for optimizer, points in _ranked(tune_runs).items():
@@ -90,8 +90,8 @@ def select(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         for name in EDGES:
             values = sorted({point[name] for point in points})
             tried[name] = [values[0], values[-1]]
-            outside = not (name == "weight_decay" and best[name] == 0.0)
-            if len(values) > 1 and best[name] in tried[name] and outside:
+            searched = len(values) > 1 or name == "lr"
+            if searched and best[name] in tried[name] and best[name] != 0.0:
                 edge.append(name)
         valid = {key: best[key] for key in ("mean", "se", "n", "diverged", "runs")}
         point = {key: best[key] for key in POINT}
@@ -99,8 +99,10 @@ def select(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def budget(tune_runs: Sequence[Run]) -> dict[str, list[float]]:
+def budget(tune_runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Expected validation score of the setting `select` chooses among m random grid points, m = 1 to N.
+
+    `scores` has them in this order, `n` is the number of seeds of a point (of the point with the fewest).
 
     With the points ranked from worst to best, s_1 to s_N, and m of them drawn without replacement,
 
@@ -111,10 +113,12 @@ def budget(tune_runs: Sequence[Run]) -> dict[str, list[float]]:
     result = {}
     for optimizer, points in _ranked(tune_runs).items():
         means, n = [point["mean"] for point in reversed(points)], len(points)
-        result[optimizer] = [
+        scores = [
             math.fsum(s * (math.comb(i, m - 1) / math.comb(n, m)) for i, s in enumerate(means))
             for m in range(1, n + 1)
         ]
+        seeds, hashes = (point["n"] for point in points), (name for point in points for name in point["runs"])
+        result[optimizer] = {"scores": scores, "n": min(seeds), "runs": sorted(hashes)}
     return result
 
 
@@ -138,12 +142,13 @@ def compare(confirm_runs: Sequence[Run], split: str = "test") -> list[dict[str, 
             )
     sign = 1 if confirm_runs[0]["higher_is_better"] and split != "train" else -1
     order = sorted(wide, key=lambda name: (-sign * describe(wide[name])["mean"], name))
-    pairs = []
+    pairs, hashes = [], frame.groupby("optimizer")["hash"].agg(list)
     for a, b in combinations(order, 2):
         difference = wide[a] - wide[b]
         low, high, p = _t_interval(wide[a], wide[b])
         pair = {"a": a, "b": b, "difference": float(difference.mean()), "low": low, "high": high, "p": p}
-        pairs.append({**pair, "n": len(difference), "seeds": [int(seed) for seed in wide.index]})
+        of = {"seeds": [int(seed) for seed in wide.index], "runs": hashes[a] + hashes[b]}
+        pairs.append({**pair, "n": len(difference), **of})
     for pair, corrected in zip(pairs, holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
     return pairs
@@ -166,7 +171,13 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def summarize(
-    runs: Sequence[Run], *, about: str = "", paper: str = "", extended: Mapping[str, int] | None = None
+    runs: Sequence[Run],
+    *,
+    about: str = "",
+    paper: str = "",
+    extended: Mapping[str, int] | None = None,
+    extension: Mapping[str, Any] | None = None,
+    failures: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The whole study as plain JSON, each figure with its n and the hashes of its runs.
 
@@ -174,7 +185,9 @@ def summarize(
         runs: all results of the study, tuning and confirmation, in any order.
         about: the recipe's sentence.
         paper: the recipe's part of the paper.
-        extended: grid points that were added to an optimizer's grid because its best lay on the edge.
+        extended: grid points that were added to an optimizer's grid because a best lay on an edge.
+        extension: whether that was allowed, how often it was done, and how often at most.
+        failures: runs that came to no result, and why; their optimizers are not among the confirmed.
     """
     runs = sorted(runs, key=lambda r: (r["phase"], r["optimizer"], *(r[k] for k in POINT), r["seed"]))
     tune = [run for run in runs if run["phase"] == "tune"]
@@ -185,9 +198,10 @@ def summarize(
         if len({run[key] for run in runs}) > 1:
             raise ValueError(f"These runs are of different studies: their {key} differs.")
     chosen, grids = select(tune), sensitivity(tune)
-    _check_confirmation(tune, confirm, chosen)
+    _check_confirmation(tune, confirm, chosen, {failure["optimizer"] for failure in failures})
     summary: dict[str, Any] = {"format": FORMAT, **{key: runs[0][key] for key in STUDY}}
     summary |= {"about": about, "paper": paper, "optimizers": {}}
+    summary |= {"extension": dict(extension) if extension else None, "failures": _ordered(failures)}
     for name, points in grids.items():
         mine = [run for run in confirm if run["optimizer"] == name]
         grid = {
@@ -268,7 +282,10 @@ def _scores(runs: Sequence[Run], split: str) -> dict[str, Any] | None:
 
 
 def _check_confirmation(
-    tune: Sequence[Run], confirm: Sequence[Run], chosen: Mapping[str, Mapping[str, Any]]
+    tune: Sequence[Run],
+    confirm: Sequence[Run],
+    chosen: Mapping[str, Mapping[str, Any]],
+    failed: Collection[str],
 ) -> None:
     """Test is read once, for the chosen setting, on seeds that tuning never saw."""
     seen = {run["seed"] for run in tune} & {run["seed"] for run in confirm}
@@ -282,22 +299,33 @@ def _check_confirmation(
                 f"Run {run['hash']} confirms {run['optimizer']} at lr {run['lr']:g}, which is not the "
                 "setting chosen on validation."
             )
-    if confirm and len({run["optimizer"] for run in confirm}) < len(chosen):
+    if confirm and not {run["optimizer"] for run in confirm} | set(failed) >= set(chosen):
         raise ValueError("Some optimizers are confirmed and some are not. Finish the study first.")
+
+
+def _ordered(failures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Failures in an order that does not depend on which came first."""
+    keys = ("phase", "optimizer", *POINT, "seed")
+    return sorted(map(dict, failures), key=lambda failure: [failure[key] for key in keys])
 
 
 def _times(runs: Sequence[Run]) -> dict[str, Any]:
     """All that is time or memory, medians by optimizer: two summaries of one study are equal but for this."""
     columns = ["step_ms", "optimizer_ms", "peak_mb"]
     rows = [{"peak_mb": None, **run["time"], **run} for run in runs]
-    frame = pd.DataFrame(rows, columns=["optimizer", "seconds", *columns]).set_index("optimizer")
-    medians: dict[str, dict[str, Any]] = {}
-    for name, group in frame.astype("float64").groupby(level=0):
-        known = {key: group[key].dropna() for key in columns}
-        medians[name] = {
-            key: {"median": float(v.median()), "low": float(v.min()), "high": float(v.max()), "n": len(v)}
-            if len(v)
-            else None
-            for key, v in known.items()
-        }
+    frame = pd.DataFrame(rows, columns=["hash", "optimizer", "seconds", *columns])
+    frame[columns] = frame[columns].astype("float64")
+    medians = {
+        name: {key: _median(group[["hash", key]].dropna(), key) for key in columns}
+        for name, group in frame.groupby("optimizer")
+    }
     return {"seconds": math.fsum(frame["seconds"]), "optimizers": medians}
+
+
+def _median(known: pd.DataFrame, key: str) -> dict[str, Any] | None:
+    """Median, quartiles and ends of what was measured, with its runs."""
+    if known.empty:
+        return None
+    low, lower, median, upper, high = (float(known[key].quantile(q)) for q in (0, 0.25, 0.5, 0.75, 1))
+    ends = {"low": low, "lower": lower, "upper": upper, "high": high}
+    return {"median": median, **ends, "n": len(known), "runs": sorted(known["hash"])}

@@ -15,7 +15,6 @@ import errno
 import io
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from typing import Any
 
 import filelock
 import torch
+
+from dualavg_bench.result import fault
 
 FORMAT = 1
 _UMASK = os.umask(0)  # can only be read by setting it
@@ -110,6 +111,10 @@ class RunFolder:
         value = read_json(file, "result of a run")
         if value.get("hash") != self.path.name:
             raise StoreError(f"{file} belongs to another run ({value.get('hash')}): move it away.")
+        if (wrong := fault(value)) is not None:
+            raise StoreError(
+                f"{file} is damaged, it {wrong}: delete it, and the same command does the run again."
+            )
         return value
 
     def finish(self, result: dict[str, Any]) -> None:
@@ -128,18 +133,28 @@ class RunFolder:
         file = self.path / "checkpoint.pt"
         if not file.exists():
             return None
-        try:
+        with self.reading_checkpoint():
             state = torch.load(file, weights_only=True, map_location="cpu")
-        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, OSError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise StoreError(
-                f"{file} is not a whole checkpoint ({reason[:80]}): delete it, and the run starts over."
-            ) from None
         if not isinstance(state, dict) or state.get("hash") != self.path.name:
             raise StoreError(f"{file} is not this run's checkpoint: delete it, and the run starts over.")
-        if state["format"] > FORMAT:
+        version = state.get("format")
+        if not isinstance(version, int) or version > FORMAT:
             raise StoreError(f"{file} was written by a newer version of dualavg: update, or delete it.")
         return state
+
+    @contextlib.contextmanager
+    def reading_checkpoint(self) -> Iterator[None]:
+        """Say in a sentence that the checkpoint cannot be used, whatever is found in it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - what is not ours can raise anything
+            reason = (str(error).splitlines() or [""])[0]
+            reason = reason[:80] if isinstance(error, RuntimeError | ValueError) and reason else ""
+            why = reason or type(error).__name__
+            raise StoreError(
+                f"{self.path / 'checkpoint.pt'} is not a whole checkpoint ({why}): delete it, and the run "
+                "starts over."
+            ) from None
 
     @contextlib.contextmanager
     def locked(self, wait: float = -1) -> Iterator[None]:

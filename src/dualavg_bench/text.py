@@ -67,3 +67,19 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def counted(n: int, what: str) -> str:
+    """A number and what it counts, in the plural unless it is one.
+
+    Examples:
+        >>> counted(1, "point"), counted(3, "point")
+        ('1 point', '3 points')
+    """
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def data_needed(docstring: str | None) -> str:
+    """What DIR must hold, as a recipe's docstring says: from there to the next blank line."""
+    _, found, after = (docstring or "").partition("DIR holds")
+    return " ".join((found + after).partition("\n\n")[0].split())
