@@ -7,7 +7,7 @@
 DIR holds `wikitext-103`, or `wikitext-2` for mini, with `wiki.{train,valid,test}.tokens`.
 
 Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), SGD 78.5 (taken from others).
-Ours, on validation: quick, one seed, Adam 111, MDA 134, SGD+M 146; mini, MDA at lr 5, one seed, 760.
+Ours, on validation: quick, two seeds, Adam 105, MDA 132, SGD+M 147; mini, one, Adam 545, MDA 761, SGD+M 762.
 
 Readings: the appendix has both 46 epochs and 50,000 updates at most. Of 65,536 words each, these are 31.7
 epochs of the 103,227,021 in training; we take the updates, as fairseq's example of a language model does.
