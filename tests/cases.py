@@ -137,3 +137,22 @@ class ReferenceGroup:
         if group["couple_momentum"]:
             c = coupled_c(c, lr, self.peak)
         self.reference.step(grad, lr, c, group["weight_decay"], group["maximize"])
+
+
+def all_params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def snapshot(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Every number that the optimizer and its parameters hold."""
+    tensors = [p.detach().clone() for p in all_params(optimizer)]
+    for p in all_params(optimizer):
+        tensors += [value.clone() for value in optimizer.state.get(p, {}).values()]
+    return tensors + [group["peak_lr"].clone() for group in optimizer.param_groups]
+
+
+def assert_bitwise(left: list[Tensor], right: list[Tensor]) -> None:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, Case, ReferenceGroup, gradient, parameters, train
+from cases import (
+    CASES,
+    Case,
+    ReferenceGroup,
+    all_params,
+    assert_bitwise,
+    gradient,
+    parameters,
+    snapshot,
+    train,
+)
 from torch import Tensor
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -19,25 +29,6 @@ def two_groups(case: Case, dtype: torch.dtype = torch.float64, **more: Any) -> t
     a, b, c, d = parameters((), (7,), (5, 3), (2, 3, 4, 5), dtype=dtype)
     other = {"lr": torch.tensor(0.5, dtype=torch.float64) if "tensor_lr" in case.settings else 0.5}
     return case.make([{"params": [a, b]}, {"params": [c, d], "momentum": 0.7, **other}], **more)
-
-
-def all_params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def snapshot(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every number that the optimizer and its parameters hold."""
-    tensors = [p.detach().clone() for p in all_params(optimizer)]
-    for p in all_params(optimizer):
-        tensors += [value.clone() for value in optimizer.state.get(p, {}).values()]
-    return tensors + [group["peak_lr"].clone() for group in optimizer.param_groups]
-
-
-def assert_bitwise(left: list[Tensor], right: list[Tensor]) -> None:
-    assert len(left) == len(right)
-    for a, b in zip(left, right, strict=True):
-        assert a.dtype == b.dtype
-        assert torch.equal(a, b)
 
 
 @every_case

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from small_volumes import write_file, write_small
+from small_volumes import write_chests, write_file, write_small
 
 from dualavg_bench.data import chest_mri, fastmri
 from dualavg_bench.data.embedded import phantoms
@@ -219,15 +219,6 @@ def test_coils_see_the_same_body_from_different_sides():
     assert len(places) == 4
     residue = coils - torch.nn.functional.avg_pool2d(coils[None], 3, 1, 1)[0]
     assert 0.5 * phantoms.NOISE < residue[:, 8:-8, 8:-8].std() < 1.2 * phantoms.NOISE
-
-
-def write_chests(folder, array=None):
-    (folder / chest_mri.FOLDER).mkdir(parents=True, exist_ok=True)
-    if array is None:
-        array = np.zeros((100, 256, 256), np.uint16)
-        array[:, 64:192, 64:192] = 1000 * (1 + np.arange(100)[:, None, None] % 60)
-    np.save(folder / chest_mri.FOLDER / chest_mri.NAME, array)
-    return folder
 
 
 def test_chests_are_split_by_blocks_and_nothing_is_written_beside(tmp_path):
