@@ -7,7 +7,7 @@
 DIR holds `books-wiki` with `{train,valid,test}.txt`, one paragraph a line: BookCorpus and Wikipedia.
 
 Validation perplexity of the paper: Adam 4.95, MDA 5.3 (one seed); SGD fails.
-Ours, on validation: quick, two seeds, Adam 88, SGD+M 95, MDA 96; mini, one, Adam 467, MDA 479, SGD+M 488.
+Ours, on validation: quick, two seeds, Adam 88, SGD+M 95, MDA 96; mini, one, Adam 465, MDA 475, SGD+M 488.
 The quick network was chosen by Adam's and MDA's validation scores, tuning seed 0, against a unigram model's:
 with short examples, one layer and no dropout, there are steps enough to learn from what stands beside a gap.
 
