@@ -177,7 +177,7 @@ def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
         (["study", "cifar10", "--workers", "two"], 'unable to convert "two" into int'),
         (["study", "cifar10", "--workers", "0"], "Must be >= 1"),
         (["study", "cifar10", "--optimizers", "lion"], "Recipe cifar10 has no grid for 'lion'"),
-        (["study", "nosuch"], "There is no recipe called 'nosuch': `dualavg recipes` lists them"),
+        (["study", "nosuch"], "There is no recipe called 'nosuch': give a name that `dualavg recipes` lists"),
         (["study", "nosuch.py"], "There is no recipe at nosuch.py"),
         (["run", "cifar10"], "requires an argument"),
         (["run", "cifar10", "--lr", "high"], 'unable to convert "high" into float'),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 from tiny_study import TRAPS, Traps, command, environment, summary_without_times, write_recipe
+
+from dualavg_bench import engine
 
 TIMEOUT = 240
 STARTED: list[subprocess.Popen[str]] = []
@@ -305,6 +308,17 @@ def test_workers_that_die_while_they_start_are_started_again(recipe: Path, tmp_p
     _, errors = end(study, code=1)
     (sentence,) = errors.strip().splitlines()
     assert sentence.startswith("dualavg: Workers could not be started in 3 attempts")
+
+
+def test_a_warning_is_shown_once_a_process_and_not_once_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for _ in range(3):
+            with engine._each_warning_once():
+                warnings.warn("shapes differ", stacklevel=1)
+                warnings.warn("and so do dtypes", stacklevel=1)
+    shown = capsys.readouterr().err
+    assert shown.count("UserWarning: shapes differ") == shown.count("UserWarning: and so do dtypes") == 1
 
 
 def test_a_worker_with_several_threads_gives_the_numbers_of_one_with_one(

@@ -1,6 +1,7 @@
 """Runs that fail, optimizers that are named twice, studies of fewer optimizers than before."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +175,26 @@ def test_a_study_of_fewer_optimizers_keeps_the_summary_and_page_of_more(
     assert (tmp_path / "report-adam,mda,sgd.html").read_text() == "the page of three"
     display.announce(summary, tmp_path / "report.html", two.kept)
     kept = "summary-adam,mda,sgd.json and report-adam,mda,sgd.html"
-    assert f"kept from an earlier study of more optimizers: {kept}" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert f"kept from an earlier study: {kept}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_another_recipe_of_the_same_name_keeps_the_summary_and_page_of_the_first(tmp_path: Path) -> None:
+    first = make_study(tmp_path)
+    summary, _ = first.run(pretend(BEST, []))
+    (tmp_path / "report.html").write_text("the page of the first")
+    other = replace(make_study(tmp_path), reference="other.py")
+    other.run(pretend(BEST, []))
+    assert [path.name for path in other.kept] == ["summary-lines.py.json", "report-lines.py.html"]
+    assert json.loads(other.kept[0].read_text()) == summary
+    assert "other.py" in json.loads((tmp_path / "summary.json").read_text())["command"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_file_in_the_place_of_out_is_named(out: str, tmp_path: Path, dualavg: Command) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = dualavg("study", "cifar10", "--out", tmp_path / out)
+    assert code == 1
+    assert f"{tmp_path / 'file'} is a file: --out must be a folder" in err
 
 
 def test_the_command_to_run_it_again_has_what_was_said_of_the_data(tmp_path: Path) -> None:

@@ -108,6 +108,19 @@ def test_a_recipe_of_another_scale_than_was_asked_for_is_refused(tmp_path: Path)
         load(str(file), "mini")
 
 
+def test_a_recipe_takes_the_scale(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def recipe():\n    pass\n")
+    with pytest.raises(RecipeError, match=r"mine.py must take one argument, the scale \(too many"):
+        load(str(tmp_path / "mine.py"), "quick")
+
+
+def test_a_file_without_its_ending_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    with pytest.raises(RecipeError, match=r"no recipe called 'mine': give mine.py, which is here, or a name"):
+        load("mine", "quick")
+
+
 @pytest.mark.parametrize("exits", ["raise ValueError('no')", "import sys; sys.exit(3)"])
 def test_a_file_that_raises_is_told_with_the_line(exits: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"x = 1\n{exits}\n")
@@ -167,6 +180,10 @@ def steps_of(answer: Any) -> Any:
         ({"loss": lambda _model, _batch: None}, "loss of recipe lines must be one number .* got NoneType"),
         ({"loss": lambda _model, _batch: {"loss": 1}}, "loss of recipe lines must be one number .* got dict"),
         ({"loss": lambda _model, _batch: 1.0}, "loss of recipe lines must be one number .* got float"),
+        (
+            {"loss": lambda model, batch: loss(model, batch) * NAN},
+            "first training loss of recipe lines, with seed 0, is nan: the network was not trained yet",
+        ),
         (
             {"evaluate": lambda _model, _batches: None},
             "must return a dictionary with 'loss' and 'error', got",

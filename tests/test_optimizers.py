@@ -163,6 +163,8 @@ def test_schedule_free_is_scored_at_its_average(tmp_path: Path) -> None:
     [
         ("lion", "There is no optimizer called 'lion': give a name of mda, da, da"),
         ("", "There is no optimizer called ''"),
+        ("Adam", "There is no optimizer called 'Adam': give adam, a name of mda"),
+        ("adagrad", "There is no optimizer called 'adagrad': give torch.optim.Adagrad, a name of mda"),
         ("nosuchpackage.Lion", "No module named 'nosuchpackage'): install its package, or give"),
         ("torch.optim.Lion", "cannot be imported (module 'torch.optim' has no attribute 'Lion')"),
         ("..Lion", "'..Lion' cannot be imported"),

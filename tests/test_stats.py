@@ -290,6 +290,12 @@ def test_the_verdict_claims_a_lead_only_beyond_noise():
     assert "no more than seed noise explains" in close["verdict"]
 
 
+def test_an_interval_of_one_pair_does_not_contradict_the_correction_for_all():
+    summary = stats.summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
+    summary["comparisons"][0].update(low=0.1, high=2.0, p_holm=0.06)
+    assert ", which seed noise can explain where 3 pairs are looked at (" in findings.verdict(summary)
+
+
 def test_the_verdict_says_edges_and_divergences():
     verdict = stats.summarize(study(confirm_diverges={("adam", 1003)}))["verdict"]
     assert "CAUTION: the best step size of mda, 1, is the largest tried" in verdict

@@ -23,6 +23,10 @@ import torch
 
 _SOURCE = Path(__file__).with_name("_fused.cpp")
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
+_TUNED = {  # by the processor's maker, as measured: AMD's own prefetching is better left alone
+    "GenuineIntel": ("-DLOOK_AHEAD=1",),
+    "AuthenticAMD": ("-mprefer-vector-width=256",),
+}
 # How the kernel looks at a tensor: functions that torch keeps stable for code compiled ahead of time.
 _LOOKS = (
     *("data_ptr", "dtype", "layout", "device_type", "dim", "sizes", "strides"),
@@ -79,7 +83,7 @@ def _introduce(kernel: ctypes.CDLL) -> None:
 def _build() -> Path:
     """Return the built kernel: from the cache if a whole one is there, whatever compiler made it."""
     text = _SOURCE.read_bytes()
-    key = hashlib.sha256("\n".join([*_FLAGS, _processor()]).encode() + text).hexdigest()[:16]
+    key = hashlib.sha256("\n".join([*_flags(), _processor()]).encode() + text).hexdigest()[:16]
     cache = cache_folder()
     _check_alone(cache)
     for found in cache.glob(f"fused-{key}-*.so"):
@@ -130,7 +134,7 @@ def find_compiler() -> list[str]:
 def compile_library(compiler: list[str], source: Path, target: Path) -> None:
     """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
     compiled = str(target.with_suffix(".o"))
-    for command in ([*_FLAGS, "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
+    for command in ([*_flags(), "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
         subprocess.run(  # noqa: S603 - the user's own compiler
             [*compiler, *command], capture_output=True, text=True, errors="replace", check=True, timeout=300
         )
@@ -148,11 +152,20 @@ def cache_folder() -> Path:
         raise OSError(f"there is no place to keep it ({error}): let DUALAVG_CACHE name a folder") from None
 
 
+def _flags() -> tuple[str, ...]:
+    return (*_FLAGS, *_TUNED.get(_cpuinfo("vendor_id"), ()))
+
+
 def _processor() -> str:
     """What the machine code depends on: a home folder may be shared by machines of several kinds."""
+    flags = _cpuinfo("flags") or _cpuinfo("Features")
+    return f"{platform.system()} {platform.machine()} {platform.processor()} {flags}"
+
+
+def _cpuinfo(key: str) -> str:
+    """What Linux says of the first processor, or nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
-        flags = ""
-    return f"{platform.system()} {platform.machine()} {platform.processor()} {flags}"
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

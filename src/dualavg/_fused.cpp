@@ -43,6 +43,9 @@ inline void put(bf16& to, float v) {  // to the nearest, ties to even; a NaN sta
 inline float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
+#ifndef LOOK_AHEAD
+#define LOOK_AHEAD 0
+#endif
 constexpr int64_t BLOCK = 64;   // elements between two looks ahead
 constexpr int64_t AHEAD = 512;  // elements: far enough for memory, and over the edge of a page in time
 
@@ -101,7 +104,7 @@ inline void some(X* __restrict__ x, const G* __restrict__ g, const A* __restrict
 template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
 void flat(X* x, const G* g, const A* x0, S* s, int64_t n, const Numbers<S>& step) {
     for (; n >= BLOCK; x += BLOCK, g += BLOCK, x0 += BLOCK, s += BLOCK, n -= BLOCK) {
-        if (n >= AHEAD + BLOCK) {
+        if (LOOK_AHEAD && n >= AHEAD + BLOCK) {
             look_ahead<1>(x), look_ahead<0>(g), look_ahead<0>(x0), look_ahead<1>(s);
         }
         some<DECAY, NEAR, TURNS>(x, g, x0, s, BLOCK, step);

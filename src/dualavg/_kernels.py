@@ -28,10 +28,8 @@ from dualavg._rounding import DIGITS, round_
 
 Scalar: TypeAlias = float | Tensor
 
-_PIECE, _PIECE_ELSEWHERE = (
-    1 << 17,
-    1 << 24,
-)  # elements whose copies in float32 a CPU's cache holds; a GPU's share
+_PIECE, _PIECE_ELSEWHERE = 1 << 17, 1 << 24  # elements with copies that a CPU's cache holds; a GPU's share
+_PIECE_OF_TWO_PASSES = 1 << 20  # elements that are still in a CPU's last cache when the second pass comes
 _SMALL = 1 << 15  # elements that torch's own operators take in one thread
 _LEAST = 1e-8  # of lambda: 1 - (1 - lambda) is lambda to float32's precision above it
 
@@ -104,23 +102,30 @@ def _parts(
     if len(mixed) < len(rows):
         alike = [row for row in rows if len({t.dtype for t in row[:4]}) == 1]
         yield tuple(map(list, zip(*alike, strict=True)))
+    yield from _batches(mixed, lambda x: _PIECE if x.is_cpu else _PIECE_ELSEWHERE)
+
+
+def _batches(rows: list[Any], most: Callable[[Tensor], int]) -> Iterator[tuple[list[Any], ...]]:
+    """Rows of x, g, x_0, s and numbers, as columns: so many elements at a time, large tensors in pieces."""
     batch: list[tuple[Any, ...]] = []
-    most = size = 0
-    for *tensors, lam, beta, k in mixed:
-        most = _PIECE if tensors[0].is_cpu else _PIECE_ELSEWHERE
-        flat = all(type(t) in PLAIN and t.is_contiguous() and not t.is_neg() for t in tensors)
-        if flat and tensors[0].numel() > most:
-            tensors = [torch.split(t.detach().view(-1), most) for t in tensors]  # noqa: PLW2901
-        else:
-            tensors = [[t] for t in tensors]  # noqa: PLW2901
-        for piece in zip(*tensors, strict=True):
-            if batch and size + piece[0].numel() > most:
+    size = 0
+    for x, g, x0, s, *numbers in rows:
+        tensors, limit = (x, g, x0, s), most(x)
+        pieces: Any = [tensors]
+        if x.numel() > limit and all(map(_is_flat, tensors)):
+            pieces = zip(*(torch.split(t.detach().view(-1), limit) for t in tensors), strict=True)
+        for piece in pieces:
+            if batch and size + piece[0].numel() > limit:
                 yield tuple(map(list, zip(*batch, strict=True)))
                 batch, size = [], 0
-            batch.append((*piece, lam, beta, k))
+            batch.append((*piece, *numbers))
             size += piece[0].numel()
     if batch:
         yield tuple(map(list, zip(*batch, strict=True)))
+
+
+def _is_flat(t: Tensor) -> bool:
+    return type(t) in PLAIN and t.is_contiguous() and not t.is_neg()
 
 
 def _take_fused(
@@ -165,7 +170,8 @@ def _two_passes(
     """Let torch's fused SGD do the sum and the step from it in one pass over memory; return what it cannot.
 
     With momentum 1, dampening 1 - lambda_k and lr c / beta_k its buffer is s, and what is left is the way to
-    x_0. It takes float32 on CPUs. Small tensors are in a cache anyway, and are spared its threads, which take
+    x_0. Large tensors go in pieces, so that the second pass finds in the cache what the first has read. It
+    takes float32 on CPUs. Small tensors are in a cache anyway, and are spared its threads, which take
     a thousand times as long where other programs have the cores.
     """
     found: dict[Any, list[list[Tensor]]] = {}
@@ -187,26 +193,27 @@ def _two_passes(
         else:
             rest.append(i)
     for (lam, beta, small), rows in found.items():
-        xs, gs, starts, ss = map(list, zip(*rows, strict=True))
-        if weight_decay != 0:
-            torch._foreach_add_(ss, xs, alpha=lam * weight_decay)
-        torch._foreach_lerp_(xs, starts, c)
-        if small:
-            torch._foreach_add_(ss, gs, alpha=-lam if maximize else lam)
-            torch._foreach_add_(xs, ss, alpha=-(c / beta))
-            continue
-        torch._fused_sgd_(
-            xs,
-            gs,
-            ss,
-            weight_decay=0.0,
-            momentum=1.0,
-            lr=c / beta,
-            dampening=1 - lam,
-            nesterov=False,
-            maximize=maximize,
-            is_first_step=False,
-        )
+        columns: Any = [map(list, zip(*rows, strict=True))]
+        for xs, gs, starts, ss in columns if small else _batches(rows, lambda _: _PIECE_OF_TWO_PASSES):
+            if weight_decay != 0:
+                torch._foreach_add_(ss, xs, alpha=lam * weight_decay)
+            torch._foreach_lerp_(xs, starts, c)
+            if small:
+                torch._foreach_add_(ss, gs, alpha=-lam if maximize else lam)
+                torch._foreach_add_(xs, ss, alpha=-(c / beta))
+                continue
+            torch._fused_sgd_(
+                xs,
+                gs,
+                ss,
+                weight_decay=0.0,
+                momentum=1.0,
+                lr=c / beta,
+                dampening=1 - lam,
+                nesterov=False,
+                maximize=maximize,
+                is_first_step=False,
+            )
     return rest
 
 

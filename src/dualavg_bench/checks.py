@@ -79,7 +79,7 @@ def check_recipe(recipe: Any) -> None:
     """Refuse what cannot be run."""
     require(
         isinstance(recipe.name, str) and re.fullmatch(r"\w[\w.+ -]*", recipe.name),
-        f"A recipe's name is also a folder's: {recipe.name!r} has more than letters in it.",
+        f"A recipe's name is also a folder's: letters, digits, spaces and . _ + - only, got {recipe.name!r}.",
     )
     _check_kinds(recipe)
     _check_numbers(recipe)

@@ -70,7 +70,7 @@ def study(
     """
     from dualavg_bench.commands import run_study
 
-    names = [name.strip() for name in optimizers.split(",")] if optimizers else None
+    names = None if optimizers is None else [name.strip() for name in optimizers.split(",")]
     run_study(
         recipe,
         scale,

@@ -138,7 +138,7 @@ def announce(summary: dict[str, Any], report: Path, kept: Sequence[Path] = ()) -
     console.print(summary["verdict"], markup=False)
     if kept:
         names = " and ".join(path.name for path in kept)
-        console.print(f"kept from an earlier study of more optimizers: {names}", markup=False)
+        console.print(f"kept from an earlier study: {names}", markup=False)
     console.print(f"report: {report}", markup=False, soft_wrap=True)
 
 

@@ -14,6 +14,7 @@ import signal
 import threading
 import traceback
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -52,7 +53,7 @@ class StudyFailed(StoreError):  # noqa: N818
         details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
         what, these = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "these")
         super().__init__(
-            f"{what} failed; the others are kept, and the same command tries {these} again."
+            f"{what} failed; what finished is kept, and the same command tries {these} again."
             f"{sentences}{more}{details}"
         )
 
@@ -73,7 +74,7 @@ def execute_one(
     seconds = float(os.environ.get("DUALAVG_CHECKPOINT_SECONDS", "30"))
     abandoned = _abandonment()
     try:
-        with _ONE_RUN_OF_THIS_PROCESS, folder.locked(PATIENCE):
+        with _ONE_RUN_OF_THIS_PROCESS, _each_warning_once(), folder.locked(PATIENCE):
             if abandoned():  # while it waited
                 return None
             if folder.deaths(study) >= MOST_DEATHS:
@@ -86,6 +87,24 @@ def execute_one(
                 return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=abandoned)
     except (HeldError, Interrupted):
         return None
+
+
+@contextmanager
+def _each_warning_once() -> Iterator[None]:
+    """Show what a recipe's code warns of in the first run of this process, and not again in every other."""
+    show = warnings.showwarning
+
+    def show_once(message: Any, category: Any, *place: Any, **more: Any) -> None:
+        said = f"{category.__name__}: {message}"
+        if said not in _SAID:
+            _SAID.add(said)
+            show(message, category, *place, **more)
+
+    warnings.showwarning = show_once
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def _check_versions(spec: RunSpec) -> None:

@@ -118,8 +118,11 @@ def _lead(summary: Mapping[str, Any], said: str, places: int, unit: str) -> str:
     low, high = sorted((sign * pair["low"], sign * pair["high"]))
     pairs = len(summary["comparisons"])
     corrected = f"{p_text(pair['p_holm'])} after Holm's correction for {pairs} pairs"
+    noise = "more than seed noise explains" if distinguishable(pair) else "no more than seed noise explains"
+    if low > 0 and not distinguishable(pair):  # the interval is of one pair, and there are others
+        noise = f"which seed noise can explain where {pairs} pairs are looked at"
     return (
-        f"{said}, {'more' if distinguishable(pair) else 'no more'} than seed noise explains (paired by seed, "
+        f"{said}, {noise} (paired by seed, "
         f"{'uncorrected ' if pairs > 1 else ''}95% interval {signed(low, places)} to {signed(high, places)}; "
         f"p {corrected if pairs > 1 else p_text(pair['p_holm'])})"
     )

@@ -62,6 +62,8 @@ def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     module, _, attribute = entry.path.rpartition(".")
     known = f"a name of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
     if not module:
+        meant = name.lower() if name.lower() in OPTIMIZERS else _of_torch(name)
+        known = f"{meant}, {known}" if meant else known
         raise ValueError(f"There is no optimizer called {name!r}: give {known}.")
     try:
         cls = getattr(importlib.import_module(module), attribute)
@@ -78,6 +80,12 @@ def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(f"{name!r} cannot take a step without a closure, which a run does not give it.")
     return cls, dict(entry.settings)
+
+
+def _of_torch(name: str) -> str:
+    """The dotted path of torch's optimizer of this name, however it is written, or nothing."""
+    found = (path for path in dir(torch.optim) if path.lower() == name.lower() and path[0].isupper())
+    return next((f"torch.optim.{path}" for path in found), "")
 
 
 def make(

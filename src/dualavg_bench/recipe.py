@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import sys
@@ -258,8 +259,10 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
         try:
             module = importlib.import_module(f"dualavg_bench.recipes.{reference}")
         except ModuleNotFoundError as error:
+            meant = f"{reference}.py, which is here, or " if Path(f"{reference}.py").is_file() else ""
             raise RecipeError(
-                f"There is no recipe called {reference!r}: `dualavg recipes` lists them, a file ends in .py."
+                f"There is no recipe called {reference!r}: give {meant}a name that `dualavg recipes` lists, "
+                "or a file that ends in .py."
             ) from error
         path = Path(str(module.__file__))
     from dualavg_bench.raised import place, said
@@ -267,6 +270,10 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
     make = getattr(module, "recipe", None)
     if not callable(make):
         raise RecipeError(f"{path} has no function recipe(scale).")
+    try:
+        inspect.signature(make).bind(scale)
+    except TypeError as error:
+        raise RecipeError(f"recipe of {path} must take one argument, the scale ({error}).") from None
     try:
         made = make(scale)
     except (Exception, SystemExit) as error:

@@ -83,7 +83,10 @@ def render_comparison(summaries: Sequence[Summary], names: Sequence[str] | None 
     ]
     overview = {"scores": scores, "pairs": rows}
     return page(
-        "report.html.j2", title=f"{len(studies)} studies compared", studies=studies, overview=overview
+        "report.html.j2",
+        title=f"{len(studies)} studies compared" if len(studies) > 1 else "1 study",
+        studies=studies,
+        overview=overview,
     )
 
 

@@ -170,6 +170,8 @@ class _Run:
                 progress(self.step, recipe.steps)
             if why is None and (at_end or self._is_evaluation(self.step)):
                 why = self._evaluate_valid()
+                if why is not None and losses:
+                    why = self._close_window(losses) or why  # what came first
             now = time.perf_counter()
             if not losses and why is None and not at_end:
                 stop, save = any_of(should_stop(), now - saved > checkpoint_seconds)
@@ -255,6 +257,11 @@ class _Run:
             window /= world()
         values = window.tolist()
         if self.first_loss is None:
+            if not math.isfinite(values[0]):
+                raise RecipeError(
+                    f"The first training loss of recipe {self.recipe.name}, with seed {self.spec.seed}, is "
+                    f"{values[0]}: the network was not trained yet, so look at data, model and loss."
+                )
             self.first_loss = values[0]
         bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
         if bad:

@@ -70,6 +70,9 @@ class Study:
 
         The study is kept in a folder of its own in `root`, and so are its data unless `data` says where.
         """
+        for place in (root.absolute(), *root.absolute().parents):
+            if place.exists() and not place.is_dir():
+                raise ValueError(f"{place} is a file: --out must be a folder, or the name of a new one.")
         recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
         for name in chosen:
@@ -189,13 +192,15 @@ class Study:
             words += ["--data", "DIR"]
         summary["command"] = shlex.join(words + ([] if extend else ["--no-extend"]))
         summary["times"]["workers"] = workers or earlier.get("times", {}).get("workers")
-        before = earlier.get("optimizers", {})
-        if set(before) - set(summary["optimizers"]):
+        before, file_before = earlier.get("optimizers", {}), _recipe_of(earlier)
+        if file_before not in ("", Path(self.reference).name):
+            self._keep(file_before)  # another recipe of the same name
+        elif set(before) - set(summary["optimizers"]):
             self._keep(",".join(before))
         write_json(file, summary)
 
     def _keep(self, names: str) -> None:
-        """Keep the summary and the page of a study of more optimizers beside those of this one."""
+        """Keep the summary and the page of an earlier study beside those of this one."""
         for file in (self.out / "summary.json", self.out / "report.html"):
             if file.exists():
                 copy = file.with_name(f"{file.stem}-{names[:150]}{file.suffix}")
@@ -237,6 +242,12 @@ def _plain(failure: Failure) -> dict[str, Any]:
         "run": spec.hash,
         "why": " ".join(failure.sentence.split()),
     }
+
+
+def _recipe_of(summary: dict[str, Any]) -> str:
+    """The file or the name of the recipe that a summary is of, as its command says."""
+    words = shlex.split(summary.get("command", ""))
+    return words[2] if len(words) > 2 else ""
 
 
 def _repeated(values: Iterable[Any]) -> list[Any]:

@@ -18,8 +18,9 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Seeds, Splits
 METRIC = Metric("accuracy", higher_is_better=True, unit="%")  # unit="" if it has none
 
 
-# 1. Data. `folder` is what --data says. A split has a length and gives whole batches. A torch Dataset becomes
-#    one with FromDataset, of dualavg_bench.recipe: Splits(FromDataset(train), FromDataset(valid), ...).
+# 1. Data. `folder` is what --data says, or studies/data; every run asks for the data anew. A split has a
+#    length and gives whole batches. A torch Dataset becomes one with FromDataset, of dualavg_bench.recipe:
+#    Splits(FromDataset(train), FromDataset(valid), ...).
 class Spirals:
     def __init__(self, examples: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
