@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 class Reader(HTMLParser):
     """Collects tags, attributes and text; checks that what is opened is closed."""
 
-    VOID = frozenset({"meta", "br", "img", "use", "path"})
+    VOID = frozenset({"meta", "br", "wbr", "img", "use", "path"})
 
     def __init__(self, text):
         super().__init__()

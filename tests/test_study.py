@@ -126,7 +126,7 @@ def loss(model, batch):  # noqa: F811
     recipe = write_recipe(tmp_path, extra=extra)
     done = run_to_the_end(recipe, tmp_path / "out", "--workers", "2")
     assert done.returncode == 1
-    assert "runs failed; the others are kept, and the same command tries these again." in done.stderr
+    assert "runs failed; what finished is kept, and the same command tries these again." in done.stderr
     assert "raised ArithmeticError: seven!" in done.stderr
     assert 'raise ArithmeticError("seven!")' in done.stderr  # where in the recipe it was
     assert "cli.py" not in done.stderr  # and not where in us

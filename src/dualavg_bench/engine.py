@@ -44,7 +44,7 @@ class Failure:
 
 
 class StudyFailed(StoreError):  # noqa: N818
-    """Some runs failed; the others are kept."""
+    """Some runs failed; what finished is kept."""
 
     def __init__(self, failures: list[Failure], finished: Sequence[dict[str, Any]] = ()) -> None:
         self.failures, self.finished = failures, list(finished)
