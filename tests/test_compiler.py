@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from cases import parameters, train
 
-from dualavg import _compiler
+from dualavg import MDA, _compiler, _fused
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="there is no C++ compiler here")
 
@@ -56,6 +58,25 @@ def test_other_flags_or_another_text_are_another_kernel(cache: Path, monkeypatch
     assert first.parent == cache
     monkeypatch.setattr(_compiler, "_FLAGS", (*_compiler._FLAGS, "-DOTHER"))
     assert _compiler._build() != first
+
+
+@pytest.mark.parametrize("maker", [*_compiler._TUNED, "somebody else"])
+@pytest.mark.parametrize("anchor", [None, torch.bfloat16], ids=str)
+def test_every_makers_kernel_gives_the_for_loops_bits(
+    maker: str, anchor: torch.dtype | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the flags of a processor that this machine has not: what looks ahead must stop in time."""
+    said = _compiler._cpuinfo
+    monkeypatch.setattr(_compiler, "_cpuinfo", lambda key: maker if key == "vendor_id" else said(key))
+    monkeypatch.setenv("DUALAVG_CACHE", str(tmp_path / "cache"))
+    kernel = _compiler._load(_compiler._build())
+    monkeypatch.setattr(_fused, "library", lambda: kernel)
+    shapes = ((5000,), (575,), (576,), (577,), (63,), (1,))  # 512 ahead, in blocks of 64
+    slow, fast = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
+    train(MDA(slow, weight_decay=0.1, foreach=False, fused=False, anchor_dtype=anchor), range(3))
+    train(MDA(fast, weight_decay=0.1, fused=True, anchor_dtype=anchor), range(3))
+    for p, q in zip(slow, fast, strict=True):
+        assert torch.equal(p, q)
 
 
 def test_a_kernel_in_the_cache_needs_no_compiler(cache: Path, tmp_path: Path) -> None:

@@ -123,6 +123,21 @@ def test_small_tensors_are_spared_its_threads(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(p, q)
 
 
+def test_large_tensors_go_in_pieces_and_small_ones_together(
+    borrowed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_kernels, "_PIECE_OF_TWO_PASSES", 100)
+    shapes = ((25, 10), (7,), (100,), (40,), (50,))  # pieces of 100, 100, 50; the 7 still fit; 100; 40 and 50
+    slow, fast = (parameters(*shapes) for _ in range(2))
+    loop, pieces = MDA(slow, weight_decay=0.1, foreach=False, fused=False), MDA(fast, weight_decay=0.1)
+    train(loop, range(4))
+    train(pieces, range(4))
+    assert borrowed == 4 * [1, 1, 2, 1, 2]
+    for p, q in zip(slow, fast, strict=True):
+        torch.testing.assert_close(q.detach(), p.detach(), **CLOSE)
+        torch.testing.assert_close(pieces.state[q]["s"], loop.state[p]["s"], **CLOSE)
+
+
 def test_the_for_loop_is_not_taken_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kernels, "_single_tensor", lambda *_, **__: pytest.fail("the for-loop"))
     train(MDA(parameters((5,), (3, 2))), range(2))
