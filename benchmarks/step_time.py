@@ -3,11 +3,12 @@
     python benchmarks/step_time.py                           # about two minutes on two idle cores
     python benchmarks/step_time.py --networks "small MLP" --rounds 200
 
-The parameters have the shapes of well-known networks. The optimizers that a target names take turns, one step
-each, so that whatever else the machine does hits all of them; a ratio is the median over the rounds of one's
-time divided by another's in the same round. Then every other optimizer takes turns with fused AdamW, one pair
-after the other. "Stream" is a plain loop that reads and writes what MDA must, and does next to nothing with
-it: the limit that memory sets. Timings are noisy: compare rows of one run only.
+The parameters have the shapes of well-known networks. The optimizers that a target names take turns, one
+step each in an order drawn anew, so that whatever else the machine does hits all of them; a ratio is the
+median over the rounds of one's time divided by another's in the same round, with its quartiles. Then every
+other optimizer takes turns with fused AdamW, one pair after the other. "Stream" is a plain loop that reads
+and writes what MDA must, and does next to nothing with it: the limit that memory sets. Timings are noisy:
+compare rows of one run only.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import ctypes
 import gc
 import json
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -140,6 +142,7 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
         times = take_turns({**steps, STREAM: loop}, seconds, rounds or 6, exactly=rounds is not None)
     reference = steps[REFERENCE]
     pairs = {f"{a} / {b}": ratio(times, a, b) for a, b in TARGETS}
+    spread = {f"{a} / {b}": quartiles(times, a, b) for a, b in (*TARGETS, (STREAM, "MDA fused"))}
     rows[STREAM] = {}
     limit = statistics.median(times[STREAM])
     for name in (*steps, STREAM):
@@ -154,7 +157,8 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
             rows[name]["of_stream"] = limit / statistics.median(times[name])
             gc.collect()
     n = rows[REFERENCE]["n"]
-    return {"parameters": count, "tensors": len(shapes), "n": n, "rows": rows, "pairs": pairs}
+    sizes = {"parameters": count, "tensors": len(shapes), "n": n}
+    return {**sizes, "rows": rows, "pairs": pairs, "quartiles": spread}
 
 
 def build_time() -> float | None:
@@ -182,12 +186,17 @@ def clock(step: Callable[[], object]) -> float:
 
 
 def take_turns(steps: dict, seconds: float, least: int, *, exactly: bool = False) -> dict[str, list[float]]:
-    """Times of every step, round by round, without the first rounds, in which caches and clocks settle."""
+    """Times of every step, round by round, without the first rounds, in which caches and clocks settle.
+
+    Each round has an order of its own: what a step leaves in the caches is in nobody's favour.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
+    order, chance = list(steps), random.Random(0)
     begun, done = time.perf_counter(), 0
     while done < least or (not exactly and time.perf_counter() - begun < seconds):
-        for name, step in steps.items():
-            times[name].append(clock(step))
+        chance.shuffle(order)
+        for name in order:
+            times[name].append(clock(steps[name]))
         done += 1
     return {name: values[1 + done // 10 :] for name, values in times.items()}
 
@@ -199,7 +208,16 @@ def fill(row: dict, times: dict[str, list[float]], name: str) -> None:
 
 
 def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
-    return statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
+    return statistics.median(ratios(times, a, b))
+
+
+def quartiles(times: dict[str, list[float]], a: str, b: str) -> list[float]:
+    return statistics.quantiles(ratios(times, a, b), n=4, method="inclusive")
+
+
+def ratios(times: dict[str, list[float]], a: str, b: str) -> list[float]:
+    """One time over another, round by round."""
+    return [x / y for x, y in zip(times[a], times[b], strict=True)]
 
 
 def extra_memory(step: Callable) -> int:
@@ -223,22 +241,23 @@ def extra_memory(step: Callable) -> int:
     return made.total
 
 
-def judge(results: dict) -> list[tuple[str, str, float, str, bool]]:
-    """Every target: network, what, measured, target, met."""
+def judge(results: dict) -> list[tuple[str, str, float, list[float], str, bool]]:
+    """Every target: network, what, measured, its quartiles, target, met."""
     judged = []
     for network, result in results.items():
         small = network == "small MLP"
         for (a, b), targets in TARGETS.items():
             value, target = result["pairs"][f"{a} / {b}"], targets[small]
-            judged.append((network, f"{a} / {b}", value, f"<= {target}", value <= target))
+            spread = result["quartiles"][f"{a} / {b}"]
+            judged.append((network, f"{a} / {b}", value, spread, f"<= {target}", value <= target))
         fused = result["rows"]["MDA fused"]
         if not small:
             part, extra = fused["of_stream"], fused["extra_memory"]
+            spread = result["quartiles"][f"{STREAM} / MDA fused"]
+            of_stream = (part, spread, f">= {STREAMING}", part >= STREAMING)
+            judged.append((network, "fraction of the streaming limit", *of_stream))
             judged.append(
-                (network, "fraction of the streaming limit", part, f">= {STREAMING}", part >= STREAMING)
-            )
-            judged.append(
-                (network, "extra memory of a step", extra, f"< {EXTRA_MEMORY}", extra < EXTRA_MEMORY)
+                (network, "extra memory of a step", extra, [], f"< {EXTRA_MEMORY}", extra < EXTRA_MEMORY)
             )
     return judged
 
@@ -316,9 +335,10 @@ def main() -> None:
         torch._dynamo.reset()
         gc.collect()
         show(network, results[network])
-    print(f"\n{'target':20}{'':42}{'measured':>10}{'':>10}")
-    for network, what, value, target, met in judge(results):
-        print(f"{network:20}{what:42}{value:>10.3f}{target:>10}  {'met' if met else 'MISSED'}")
+    print(f"\n{'target':20}{'':42}{'measured':>10}{'quartiles':>16}")
+    for network, what, value, spread, target, met in judge(results):
+        around = f"{spread[0]:.3f} to {spread[-1]:.3f}" if spread else ""
+        print(f"{network:20}{what:42}{value:>10.3f}{around:>16}{target:>10}  {'met' if met else 'MISSED'}")
     built = build_time()
     print(
         f"\nthe fused kernel is built in {built:.2f} s, once a machine" if built else "\nno C++ compiler here"

@@ -65,13 +65,15 @@ def test_other_flags_or_another_text_are_another_kernel(cache: Path, monkeypatch
 def test_every_makers_kernel_gives_the_for_loops_bits(
     maker: str, anchor: torch.dtype | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the flags of a processor that this machine has not: what looks ahead must stop in time."""
+    """Also the flags of a processor that this machine has not: what looks ahead must stop in time, and two
+    fronts must meet without a gap."""
     said = _compiler._cpuinfo
     monkeypatch.setattr(_compiler, "_cpuinfo", lambda key: maker if key == "vendor_id" else said(key))
     monkeypatch.setenv("DUALAVG_CACHE", str(tmp_path / "cache"))
     kernel = _compiler._load(_compiler._build())
     monkeypatch.setattr(_fused, "library", lambda: kernel)
-    shapes = ((5000,), (575,), (576,), (577,), (63,), (1,))  # 512 ahead, in blocks of 64
+    shapes = [(n,) for n in (5000, 575, 576, 577, 63, 1)]  # 512 ahead, in blocks of 64
+    shapes += [(n,) for n in (16_383, 16_384, 17_407, 17_408, 40_001)]  # fronts from 16,384 on, 512 a turn
     slow, fast = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
     train(MDA(slow, weight_decay=0.1, foreach=False, fused=False, anchor_dtype=anchor), range(3))
     train(MDA(fast, weight_decay=0.1, fused=True, anchor_dtype=anchor), range(3))

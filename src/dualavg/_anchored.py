@@ -271,8 +271,8 @@ class AnchoredOptimizer(Optimizer, ABC):
                 wrong = what_is_wrong_with_new(p, grad)
             else:
                 s, x0 = state["s"], state["x0"]
-                good = s.shape == shape == grad.shape == x0.shape and s.device == p.device == x0.device
-                good = good and state.keys() == keys
+                good = s.shape == shape == grad.shape == x0.shape and state.keys() == keys
+                good = good and ((p.is_cpu and s.is_cpu and x0.is_cpu) or s.device == p.device == x0.device)
                 wrong = "" if good else what_is_wrong_with(p, grad, state, keys)
                 params.append(p)
                 grads.append(grad)

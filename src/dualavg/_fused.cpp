@@ -43,11 +43,15 @@ inline void put(bf16& to, float v) {  // to the nearest, ties to even; a NaN sta
 inline float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-#ifndef LOOK_AHEAD
+#ifndef LOOK_AHEAD  // _compiler.py says what is best on which processor
 #define LOOK_AHEAD 0
+#endif
+#ifndef FRONTS
+#define FRONTS 1
 #endif
 constexpr int64_t BLOCK = 64;   // elements between two looks ahead
 constexpr int64_t AHEAD = 512;  // elements: far enough for memory, and over the edge of a page in time
+constexpr int64_t FAR = 1 << 14, STRETCH = 512;  // elements: from which on there are fronts; of each one's turn
 
 template <int WRITTEN, typename T>
 inline void look_ahead(const T* from) {  // what will be written is asked for as one's own
@@ -103,6 +107,16 @@ inline void some(X* __restrict__ x, const G* __restrict__ g, const A* __restrict
 
 template <bool DECAY, bool NEAR, bool TURNS, typename X, typename G, typename A, typename S>
 void flat(X* x, const G* g, const A* x0, S* s, int64_t n, const Numbers<S>& step) {
+    if (FRONTS > 1 && n >= FAR) {  // a processor that looks ahead by itself does so at each, and asks for more
+        const int64_t apart = n / FRONTS / STRETCH * STRETCH;
+        for (int64_t i = 0; i < apart; i += STRETCH) {
+            for (int64_t at = i; at < FRONTS * apart; at += apart) {
+                some<DECAY, NEAR, TURNS>(x + at, g + at, x0 + at, s + at, STRETCH, step);
+            }
+        }
+        x += FRONTS * apart, g += FRONTS * apart, x0 += FRONTS * apart, s += FRONTS * apart;
+        n -= FRONTS * apart;
+    }
     for (; n >= BLOCK; x += BLOCK, g += BLOCK, x0 += BLOCK, s += BLOCK, n -= BLOCK) {
         if (LOOK_AHEAD && n >= AHEAD + BLOCK) {
             look_ahead<1>(x), look_ahead<0>(g), look_ahead<0>(x0), look_ahead<1>(s);
@@ -248,11 +262,15 @@ extern "C" void dualavg_introduce(void* const* looks, const int32_t* codes) {
     introduced = true;
 }
 
-// Fill in `parts` and k + 1 from five cells a parameter: x, g, x0, s, step. Changes no tensor. Returns what kind
-// they are, or -1 if any is out of the ordinary.
-extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts, double* ks) {
+// Fill in `parts`, and k + 1 of each behind them, from five cells a parameter: x, g, x0, s, step. Changes no tensor.
+// Returns what kind they are, or -1 if any is out of the ordinary.
+extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts) {
     if (!introduced) return -1;
+    auto* ks = reinterpret_cast<double*>(parts + count);
     int kind = count ? -1 : 0;
+    for (int64_t i = 0; i < 5 * count; ++i) {  // all at once: a network has swept them from the caches
+        for (int j = 0; j < 256; j += 64) __builtin_prefetch(static_cast<const char*>(cells[i]) + j);
+    }
     for (int64_t i = 0; i < count; ++i, cells += 5) {
         Seen x, g, x0, s, step;
         if (!see(cells, &x) || !see(cells + 1, &g) || !see(cells + 2, &x0) || !see(cells + 3, &s)) return -1;
@@ -267,18 +285,18 @@ extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts, double*
     return are_apart(parts, count, kind) ? kind : -1;
 }
 
-// Count the step of what was prepared, and take it. `numbers`: every lambda_k, then every beta_k.
-extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers, double c, double weight_decay,
-                            int maximize, int threads, int kind) {
+// Count the step of what was prepared, and take it. `numbers`: c, weight decay, whether to maximize, threads, kind,
+// every lambda_k, every beta_k: one block, because Python takes a while to hand over each thing.
+extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers) {
+    const double c = numbers[0], weight_decay = numbers[1], *lambdas = numbers + 5, *betas = lambdas + count;
     for (int64_t i = 0; i < count; ++i) {
-        const double lambda = numbers[i], beta = numbers[count + i];
         *parts[i].step += 1;
-        parts[i].decayed = lambda * weight_decay;
-        parts[i].lambda = maximize ? -lambda : lambda;
-        parts[i].pull = -(c / beta);
+        parts[i].decayed = lambdas[i] * weight_decay;
+        parts[i].lambda = numbers[2] != 0 ? -lambdas[i] : lambdas[i];
+        parts[i].pull = -(c / betas[i]);
         parts[i].k = *parts[i].step;
     }
-    return dispatch(parts, count, c, threads, kind);
+    return dispatch(parts, count, c, int(numbers[3]), int(numbers[4]));
 }
 
 extern "C" int dualavg_are_apart(const Part* parts, int64_t count, int kind) {

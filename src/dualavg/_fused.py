@@ -39,6 +39,8 @@ class Prepared:
     addresses from Python takes several times as long as the step.
     """
 
+    __slots__ = ("grads", "kind", "ks", "params", "rows")
+
     def __init__(
         self, params: list[Tensor], grads: list[Tensor], rows: Any, ks: list[Any], kind: int
     ) -> None:
@@ -49,11 +51,11 @@ class Prepared:
         self, lambdas: list[Any], betas: list[Any], *, c: Any, weight_decay: float, maximize: bool
     ) -> None:
         """Count the step and advance every parameter."""
-        count, threads = len(self.ks), torch.get_num_threads()
-        numbers = _doubles(2 * count).pack(*lambdas, *betas)
-        maximize = bool(maximize)
-        library().dualavg_step(self.rows, count, numbers, c, weight_decay, maximize, threads, self.kind)
-        increment_version(self.params)
+        count = len(self.ks)
+        how = (c, weight_decay, bool(maximize), torch.get_num_threads(), self.kind)
+        numbers = _doubles(len(how) + 2 * count).pack(*how, *lambdas, *betas)
+        increment_version(self.params)  # now, while what the kernel sweeps from the caches is still there
+        library().dualavg_step(self.rows, count, numbers)
 
 
 def prepare(params: list[Tensor], states: Any) -> Prepared | None:
@@ -64,29 +66,33 @@ def prepare(params: list[Tensor], states: Any) -> Prepared | None:
     moving: list[Tensor] = []
     grads: list[Tensor] = []
     cells: list[int] = []
-    for p in params:
-        g = p.grad
-        if g is None:
-            continue
-        state = states.get(p)
-        if (
-            not state
-            or state.keys() != KEPT
-            or type(p) not in PLAIN
-            or type(g) is not Tensor
-            or g.is_neg()
-            or p.is_neg()
-        ):
-            return None
-        cells += (p._cdata, g._cdata, state["x0"]._cdata, state["s"]._cdata, state["step"]._cdata)
-        moving.append(p)
-        grads.append(g)
+    try:
+        for p in params:
+            g = p.grad
+            if g is None:
+                continue
+            state = states.get(p)
+            if (
+                not state
+                or len(state) != len(KEPT)
+                or type(p) not in PLAIN
+                or type(g) is not Tensor
+                or g.is_neg()
+                or p.is_neg()
+            ):
+                return None
+            cells += (p._cdata, g._cdata, state["x0"]._cdata, state["s"]._cdata, state["step"]._cdata)
+            moving.append(p)
+            grads.append(g)
+    except (KeyError, AttributeError):  # state of another kind
+        return None
     count = len(grads)
     if len(set(cells[4::5])) < count:
         return None  # a parameter that is there twice counts twice, one step after the other
-    rows, ks = ctypes.create_string_buffer(_ROW.size * count), (ctypes.c_double * count)()
-    kind = kernel.dualavg_prepare(_addresses(5 * count).pack(*cells), count, rows, ks)
-    return None if kind < 0 else Prepared(moving, grads, rows, ks[:], kind)
+    numbers, size = _doubles(count), _ROW.size * count
+    rows = ctypes.create_string_buffer(size + numbers.size)
+    kind = kernel.dualavg_prepare(_addresses(5 * count).pack(*cells), count, rows)
+    return None if kind < 0 else Prepared(moving, grads, rows, list(numbers.unpack_from(rows, size)), kind)
 
 
 @functools.cache

@@ -109,17 +109,19 @@ def _batches(rows: list[Any], most: Callable[[Tensor], int]) -> Iterator[tuple[l
     """Rows of x, g, x_0, s and numbers, as columns: so many elements at a time, large tensors in pieces."""
     batch: list[tuple[Any, ...]] = []
     size = 0
-    for x, g, x0, s, *numbers in rows:
-        tensors, limit = (x, g, x0, s), most(x)
-        pieces: Any = [tensors]
-        if x.numel() > limit and all(map(_is_flat, tensors)):
-            pieces = zip(*(torch.split(t.detach().view(-1), limit) for t in tensors), strict=True)
-        for piece in pieces:
-            if batch and size + piece[0].numel() > limit:
+    for row in rows:
+        x = row[0]
+        n, limit = x.numel(), most(x)
+        pieces: list[Any] = [(n, row)]
+        if n > limit and all(map(_is_flat, row[:4])):
+            parts = zip(*(torch.split(t.detach().view(-1), limit) for t in row[:4]), strict=True)
+            pieces = [(part[0].numel(), (*part, *row[4:])) for part in parts]
+        for n, piece in pieces:
+            if batch and size + n > limit:
                 yield tuple(map(list, zip(*batch, strict=True)))
                 batch, size = [], 0
-            batch.append((*piece, *numbers))
-            size += piece[0].numel()
+            batch.append(piece)
+            size += n
     if batch:
         yield tuple(map(list, zip(*batch, strict=True)))
 
@@ -174,7 +176,7 @@ def _two_passes(
     takes float32 on CPUs. Small tensors are in a cache anyway, and are spared its threads, which take
     a thousand times as long where other programs have the cores.
     """
-    found: dict[Any, list[list[Tensor]]] = {}
+    found: dict[Any, list[tuple[Tensor, ...]]] = {}
     rest = []
     for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
         if (
@@ -184,17 +186,19 @@ def _two_passes(
             and type(g) is type(s) is Tensor
             and not (x.is_neg() or g.is_neg())
             and (address := g.data_ptr())  # there, and not what the first pass changes
-            and abs(address - x.data_ptr()) >= 4 * x.numel()
+            and abs(address - x.data_ptr()) >= 4 * (n := x.numel())
             and ((x.is_contiguous() and g.is_contiguous() and s.is_contiguous()) or lie_alike(x, g, s))
             and not isinstance(lam, Tensor)
             and lam > _LEAST
         ):
-            found.setdefault((lam, beta, x.numel() < _SMALL), []).append([x, g, x0, s])
+            found.setdefault((lam, beta, n < _SMALL), []).append((x, g, x0, s))
         else:
             rest.append(i)
     for (lam, beta, small), rows in found.items():
         columns: Any = [map(list, zip(*rows, strict=True))]
-        for xs, gs, starts, ss in columns if small else _batches(rows, lambda _: _PIECE_OF_TWO_PASSES):
+        if not small:  # all of them now: between two passes, Python's own things are not in the caches
+            columns = list(_batches(rows, lambda _: _PIECE_OF_TWO_PASSES))
+        for xs, gs, starts, ss in columns:
             if weight_decay != 0:
                 torch._foreach_add_(ss, xs, alpha=lam * weight_decay)
             torch._foreach_lerp_(xs, starts, c)
