@@ -3,12 +3,12 @@
     python benchmarks/step_time.py                           # about two minutes on two idle cores
     python benchmarks/step_time.py --networks "small MLP" --rounds 200
 
-The parameters have the shapes of well-known networks. The optimizers that a target names take turns, one
-step each in an order drawn anew, so that whatever else the machine does hits all of them; a ratio is the
-median over the rounds of one's time divided by another's in the same round, with its quartiles. Then every
-other optimizer takes turns with fused AdamW, one pair after the other. "Stream" is a plain loop that reads
-and writes what MDA must, and does next to nothing with it: the limit that memory sets. Timings are noisy:
-compare rows of one run only.
+The parameters have the shapes of well-known networks. Of the optimizers that a target names, the two of a
+ratio take their steps one right after the other, round after round, in an order drawn anew, so that
+whatever else the machine does hits both; a ratio is the median over the rounds, with its quartiles. Then
+every other optimizer takes turns with fused AdamW. "Stream" is a plain loop that reads and writes what MDA
+must, and does next to nothing with it: the limit that memory sets. Timings are noisy: compare rows of one
+run only.
 """
 
 import argparse
@@ -34,6 +34,11 @@ TARGETS = {
 }
 STREAMING, EXTRA_MEMORY = 0.85, 0.01
 NAMED = {name for pair in TARGETS for name in pair} | {STREAM}
+SECONDS = {
+    "RoBERTa base": 14,
+    "GPT-2 small": 10,
+    "small MLP": 3,
+}  # of rounds, which take longer or less; else 7
 MOST_COMPILED = 20  # tensors: to compile a step over hundreds takes minutes
 
 
@@ -138,27 +143,28 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
         return step
 
     steps = {name: begin(name) for name in makers if name in NAMED}
+    pairs = [*TARGETS, (STREAM, "MDA fused")]
     with streaming(shapes) as loop:
-        times = take_turns({**steps, STREAM: loop}, seconds, rounds or 6, exactly=rounds is not None)
+        times = take_turns({**steps, STREAM: loop}, pairs, seconds, rounds or 6, exactly=rounds is not None)
     reference = steps[REFERENCE]
-    pairs = {f"{a} / {b}": ratio(times, a, b) for a, b in TARGETS}
-    spread = {f"{a} / {b}": quartiles(times, a, b) for a, b in (*TARGETS, (STREAM, "MDA fused"))}
     rows[STREAM] = {}
-    limit = statistics.median(times[STREAM])
+    limit = statistics.median(times.of(STREAM))
     for name in (*steps, STREAM):
         fill(rows[name], times, name)
-        rows[name]["of_stream"] = ratio(times, STREAM, name)
+        rows[name]["of_stream"] = statistics.median(times.ratios(STREAM, name))
     del steps
     gc.collect()
     for name in makers:
         if name not in NAMED:
-            times = take_turns({REFERENCE: reference, name: begin(name)}, seconds / 20, 3)
-            fill(rows[name], times, name)
-            rows[name]["of_stream"] = limit / statistics.median(times[name])
+            mine = {REFERENCE: reference, name: begin(name)}
+            others = take_turns(mine, [(name, REFERENCE)], seconds / 20, 3)
+            fill(rows[name], others, name)
+            rows[name]["of_stream"] = limit / statistics.median(others.of(name))
             gc.collect()
     n = rows[REFERENCE]["n"]
     sizes = {"parameters": count, "tensors": len(shapes), "n": n}
-    return {**sizes, "rows": rows, "pairs": pairs, "quartiles": spread}
+    between = {f"{a} / {b}": times.quartiles(a, b) for a, b in pairs}
+    return {**sizes, "rows": rows, "pairs": {pair: q[1] for pair, q in between.items()}, "quartiles": between}
 
 
 def build_time() -> float | None:
@@ -185,39 +191,62 @@ def clock(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def take_turns(steps: dict, seconds: float, least: int, *, exactly: bool = False) -> dict[str, list[float]]:
-    """Times of every step, round by round, without the first rounds, in which caches and clocks settle.
+class Times:
+    """Seconds of steps, round by round, and of which pairs one was taken right after the other."""
 
-    Each round has an order of its own: what a step leaves in the caches is in nobody's favour.
+    def __init__(self, rounds: list[dict[tuple[str, str], tuple[float, float]]]) -> None:
+        self.rounds = rounds
+
+    def of(self, name: str) -> list[float]:
+        """One time a round: the mean of those it was taken for a pair."""
+        return [
+            statistics.fmean(t for pair in taken for n, t in zip(pair, taken[pair], strict=True) if n == name)
+            for taken in self.rounds
+        ]
+
+    def ratios(self, a: str, b: str) -> list[float]:
+        """One time over another: of a pair, if they are one, or else of the round."""
+        if (a, b) in self.rounds[0]:
+            return [taken[a, b][0] / taken[a, b][1] for taken in self.rounds]
+        return [x / y for x, y in zip(self.of(a), self.of(b), strict=True)]
+
+    def quartiles(self, a: str, b: str) -> list[float]:
+        """The middle one is the median."""
+        return statistics.quantiles(self.ratios(a, b), n=4, method="inclusive")
+
+
+def take_turns(
+    steps: dict, pairs: list[tuple[str, str]], seconds: float, least: int, *, exactly: bool = False
+) -> Times:
+    """Time the two of every pair one right after the other, round after round.
+
+    The machine changes its speed from one second to the next: who is to be compared is next to each other.
+    Every round draws the order of the pairs, and who goes first: what a step leaves in the caches is in
+    nobody's favour. The first rounds do not count, in which caches and clocks settle.
     """
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    order, chance = list(steps), random.Random(0)
-    begun, done = time.perf_counter(), 0
-    while done < least or (not exactly and time.perf_counter() - begun < seconds):
+    rounds, order, chance = [], list(pairs), random.Random(0)
+    begun = time.perf_counter()
+    if exactly:  # besides those that do not count
+        least += 1 + least // 9
+    while len(rounds) < least or (not exactly and time.perf_counter() - begun < seconds):
         chance.shuffle(order)
-        for name in order:
-            times[name].append(clock(steps[name]))
-        done += 1
-    return {name: values[1 + done // 10 :] for name, values in times.items()}
+        taken = {}
+        for a, b in order:
+            if chance.random() < 0.5:
+                first = clock(steps[a])
+                taken[a, b] = (first, clock(steps[b]))
+            else:
+                second = clock(steps[b])
+                taken[a, b] = (clock(steps[a]), second)
+        rounds.append(taken)
+    return Times(rounds[1 + len(rounds) // 10 :])
 
 
-def fill(row: dict, times: dict[str, list[float]], name: str) -> None:
-    row["n"] = len(times[name])
-    row["median_ms"] = 1e3 * statistics.median(times[name])
-    row["to_adamw_fused"] = ratio(times, name, REFERENCE)
-
-
-def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
-    return statistics.median(ratios(times, a, b))
-
-
-def quartiles(times: dict[str, list[float]], a: str, b: str) -> list[float]:
-    return statistics.quantiles(ratios(times, a, b), n=4, method="inclusive")
-
-
-def ratios(times: dict[str, list[float]], a: str, b: str) -> list[float]:
-    """One time over another, round by round."""
-    return [x / y for x, y in zip(times[a], times[b], strict=True)]
+def fill(row: dict, times: Times, name: str) -> None:
+    seconds = times.of(name)
+    row["n"] = len(seconds)
+    row["median_ms"] = 1e3 * statistics.median(seconds)
+    row["to_adamw_fused"] = statistics.median(times.ratios(name, REFERENCE))
 
 
 def extra_memory(step: Callable) -> int:
@@ -314,13 +343,15 @@ def main() -> None:
     parser.add_argument(
         "--networks", default=",".join(NETWORKS), help="names with commas between; all five if not said"
     )
-    parser.add_argument("--seconds", type=float, default=7, help="of a network's rounds (default: 7)")
+    parser.add_argument("--seconds", type=float, help="of a network's rounds (default: 3 to 14, by its size)")
     parser.add_argument(
         "--compiled", action="store_true", help="torch.compile(step) on large networks too: minutes"
     )
-    parser.add_argument("--rounds", type=int, help="so many instead")
+    parser.add_argument("--rounds", type=int, help="so many instead, two at least")
     parser.add_argument("--out", type=Path, default=Path("out/step_time.json"), help="where the figures go")
     arguments = parser.parse_args()
+    if arguments.rounds is not None and arguments.rounds < 2:
+        parser.error(f"--rounds must be two at least, got {arguments.rounds}")
 
     import torch
 
@@ -329,9 +360,8 @@ def main() -> None:
     for network in (name.strip() for name in arguments.networks.split(",")):
         if network not in NETWORKS:
             parser.error(f"there is no network called {network!r}: give some of {', '.join(NETWORKS)}")
-        results[network] = measure(
-            shapes_of(network), arguments.seconds, arguments.rounds, compiled=arguments.compiled
-        )
+        seconds = SECONDS.get(network, 7) if arguments.seconds is None else arguments.seconds
+        results[network] = measure(shapes_of(network), seconds, arguments.rounds, compiled=arguments.compiled)
         torch._dynamo.reset()
         gc.collect()
         show(network, results[network])
