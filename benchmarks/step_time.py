@@ -33,6 +33,7 @@ TARGETS = {
     ("MDA", "SGD+M"): (1.2, 1.2),
 }
 STREAMING, EXTRA_MEMORY = 0.85, 0.01
+BYTES = 24  # a parameter: what MDA reads and writes at the least
 NAMED = {name for pair in TARGETS for name in pair} | {STREAM}
 SECONDS = {
     "RoBERTa base": 14,
@@ -326,6 +327,8 @@ def draw(results: dict, path: Path) -> None:
 
 def show(network: str, result: dict) -> None:
     print(f"\n{network}: {result['parameters']:,} parameters, {result['tensors']} tensors, n = {result['n']}")
+    moved = BYTES * result["parameters"] / (1e6 * result["rows"][STREAM]["median_ms"])
+    print(f"the stream moves {moved:.0f} GB/s")
     print(
         f"{'':28}{'median':>12}{'/ AdamW fused':>15}{'of stream':>11}{'state B/param':>15}{'first step':>12}"
     )
