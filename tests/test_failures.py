@@ -32,6 +32,11 @@ def failing(fails: Any, executed: list[RunSpec]) -> Any:
     return run
 
 
+def specs_of(folder: Path) -> list[RunSpec]:
+    study = make_study(folder, grids=GRIDS)
+    return study.tuning({name: grid.points() for name, grid in GRIDS.items()})
+
+
 def incomplete(folder: Path, fails: Any) -> tuple[Incomplete, list[RunSpec]]:
     executed: list[RunSpec] = []
     study = make_study(folder, grids=GRIDS)
@@ -78,6 +83,26 @@ def test_where_every_optimizer_failed_in_tuning_there_is_nothing_to_report(tmp_p
         make_study(tmp_path, grids=GRIDS).run(failing(lambda s: s.point.lr == 1 and s.seed == 0, []))
     assert not isinstance(raised.value, Incomplete)
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_reason_is_said_once_and_the_runs_it_is_true_of_are_named(tmp_path: Path) -> None:
+    specs = specs_of(tmp_path)[:7]
+    runs = [Failure(spec, "").run for spec in specs]
+    failures = [Failure(spec, f"{run}: no") for spec, run in zip(specs, runs, strict=True)]
+    failures.insert(1, Failure(specs[0], f"{runs[0]}: yes"))
+    said = str(StudyFailed(failures)).splitlines()
+    assert said[0].startswith("8 runs failed")
+    assert said[1:] == [
+        f"  {runs[0]}: no",
+        f"    and 6 more alike: {runs[1]}; {runs[2]}; {runs[3]}; ...",
+        f"  {runs[0]}: yes",
+    ]
+
+
+def test_of_many_reasons_ten_are_said(tmp_path: Path) -> None:
+    spec, *_ = specs_of(tmp_path)
+    said = str(StudyFailed([Failure(spec, f"reason {i}") for i in range(12)])).splitlines()
+    assert said[1:] == [*(f"  reason {i}" for i in range(10)), "  and 2 more reasons"]
 
 
 @pytest.mark.parametrize("phase", ["tune", "confirm", "all"])

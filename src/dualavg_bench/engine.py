@@ -42,19 +42,34 @@ class Failure:
     sentence: str
     details: str = ""
 
+    @property
+    def run(self) -> str:
+        """Which run it is, in words."""
+        return f"{self.spec.optimizer} at lr {self.spec.point.lr:g}, seed {self.spec.seed}"
+
+
+def _told(failures: list[Failure]) -> str:
+    """Say every reason once, a line each, and of which runs else it is one."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault(failure.sentence.removeprefix(failure.run), []).append(failure)
+    said = ""
+    for first, *others in list(alike.values())[:10]:
+        runs = "; ".join(other.run for other in others[:3]) + ("; ..." if len(others) > 3 else "")
+        said += f"\n  {first.sentence}" + (f"\n    and {len(others)} more alike: {runs}" if others else "")
+    return said + (f"\n  and {len(alike) - 10} more reasons" if len(alike) > 10 else "")
+
 
 class StudyFailed(StoreError):  # noqa: N818
     """Some runs failed; what finished is kept."""
 
     def __init__(self, failures: list[Failure], finished: Sequence[dict[str, Any]] = ()) -> None:
         self.failures, self.finished = failures, list(finished)
-        sentences = "".join(f"\n  {failure.sentence}" for failure in failures[:10])
-        more = f"\n  and {len(failures) - 10} more" if len(failures) > 10 else ""
         details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
         what, these = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "these")
         super().__init__(
             f"{what} failed; what finished is kept, and the same command tries {these} again."
-            f"{sentences}{more}{details}"
+            f"{_told(failures)}{details}"
         )
 
 
@@ -245,7 +260,7 @@ class Engine:
             return future.result() or folders[spec.hash].result()
         if isinstance(error, StoreError | RecipeError):
             raise error
-        where = f"{spec.optimizer} at lr {spec.point.lr:g}, seed {spec.seed}"
+        where = Failure(spec, "").run
         if isinstance(error, KilledWorker | KilledItsWorkersError):
             deaths = self._deaths(spec.hash, folders)
             if deaths < MOST_DEATHS:
