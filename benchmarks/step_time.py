@@ -168,8 +168,8 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
     return {**sizes, "rows": rows, "pairs": {pair: q[1] for pair, q in between.items()}, "quartiles": between}
 
 
-def build_time() -> float | None:
-    """Seconds to build the C++ kernel where it is not in the cache yet; None without a compiler."""
+def build_time() -> float:
+    """Seconds to build the C++ kernel where it is not in the cache yet."""
     from dualavg import _compiler
 
     before = os.environ.get("DUALAVG_CACHE")
@@ -177,8 +177,6 @@ def build_time() -> float | None:
         os.environ["DUALAVG_CACHE"] = folder
         try:
             return clock(_compiler._build)
-        except OSError:
-            return None
         finally:
             os.environ.pop("DUALAVG_CACHE")
             if before is not None:
@@ -341,6 +339,29 @@ def show(network: str, result: dict) -> None:
         )
 
 
+def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace, networks: list[str]) -> None:
+    """End with a sentence if something is wrong, before two minutes have gone by."""
+    from dualavg import _compiler
+
+    for network in networks:
+        if network not in NETWORKS:
+            parser.error(f"there is no network called {network!r}: give some of {', '.join(NETWORKS)}")
+    if arguments.rounds is not None and arguments.rounds < 2:
+        parser.error(f"--rounds must be two at least, got {arguments.rounds}")
+    if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
+        parser.error(f"--seconds must be a number above 0, got {arguments.seconds}")
+    if arguments.out.suffix != ".json" or arguments.out.is_dir():
+        parser.error(f"--out must be a file that ends in .json, got {arguments.out}")
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: there can be no folder {arguments.out.parent} ({error.strerror})")
+    try:
+        _compiler.find_compiler()
+    except OSError as error:
+        parser.error(f"the plain loop that is the limit has to be compiled, and {error}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
@@ -353,16 +374,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="so many instead, two at least")
     parser.add_argument("--out", type=Path, default=Path("out/step_time.json"), help="where the figures go")
     arguments = parser.parse_args()
-    if arguments.rounds is not None and arguments.rounds < 2:
-        parser.error(f"--rounds must be two at least, got {arguments.rounds}")
+    networks = [name.strip() for name in arguments.networks.split(",")]
+    check(parser, arguments, networks)
 
     import torch
 
     torch._dynamo.config.cache_size_limit = 1000
     results = {}
-    for network in (name.strip() for name in arguments.networks.split(",")):
-        if network not in NETWORKS:
-            parser.error(f"there is no network called {network!r}: give some of {', '.join(NETWORKS)}")
+    for network in networks:
         seconds = SECONDS.get(network, 7) if arguments.seconds is None else arguments.seconds
         results[network] = measure(shapes_of(network), seconds, arguments.rounds, compiled=arguments.compiled)
         torch._dynamo.reset()
@@ -373,12 +392,9 @@ def main() -> None:
         around = f"{spread[0]:.3f} to {spread[-1]:.3f}" if spread else ""
         print(f"{network:20}{what:42}{value:>10.3f}{around:>16}{target:>10}  {'met' if met else 'MISSED'}")
     built = build_time()
-    print(
-        f"\nthe fused kernel is built in {built:.2f} s, once a machine" if built else "\nno C++ compiler here"
-    )
+    print(f"\nthe fused kernel is built in {built:.2f} s, once a machine")
     facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "load": os.getloadavg()}
     facts["kernel_build_s"] = built
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({**facts, "networks": results}, indent=1) + "\n")
     draw(results, arguments.out.with_suffix(".png"))
     print(f"\nsaved: {arguments.out}, {arguments.out.with_suffix('.png')}")

@@ -94,6 +94,27 @@ def test_a_kernel_that_was_cut_short_is_built_again(cache: Path, size: int) -> N
     assert next(cache.iterdir()).stat().st_size == len(whole)
 
 
+def test_a_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="nosuch -O3")
+    assert "the compiler nosuch -O3 cannot be run (No such file or directory)." in said
+    assert "DUALAVG_CACHE" not in said
+
+
+def test_a_compiler_that_leaves_nothing_is_named(tmp_path: Path) -> None:
+    said = steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="true")
+    assert "the compiler true ends well and leaves no library." in said
+
+
+def test_a_library_that_cannot_be_loaded_is_not_kept(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    without = tmp_path / "linker"  # one that leaves something that is no library
+    without.write_text('#!/bin/sh\nfor last; do :; done\necho nothing > "$last"\n')
+    without.chmod(0o755)
+    assert "cannot be built" in steps(DUALAVG_CACHE=str(cache), CXX=str(without))
+    assert list(cache.iterdir()) == []
+    assert steps(DUALAVG_CACHE=str(cache)) == ""
+
+
 def test_a_compiler_with_arguments(tmp_path: Path) -> None:
     assert steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="c++ -DANY") == ""
 

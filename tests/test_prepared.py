@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import gradient, parameters, train
@@ -175,4 +176,18 @@ def test_a_torch_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch, tmp
     train(MDA(fast, fused=True, weight_decay=0.1), range(5))
     train(MDA(slow, foreach=False, weight_decay=0.1), range(5))
     for p, q in zip(fast, slow, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_numbers_that_numpy_made_are_taken_as_floats() -> None:
+    results = []
+    for how in ({"fused": True}, {"foreach": False, "fused": False}):
+        params = ordinary()
+        optimizer = MDA(params, weight_decay=0.1, **how)
+        train(optimizer, range(2))
+        optimizer.param_groups[0].update(weight_decay=np.float32(0.013), momentum=np.float32(0.8))
+        train(optimizer, range(2, 4))
+        assert type(optimizer.param_groups[0]["weight_decay"]) is float
+        results.append(params)
+    for p, q in zip(*results, strict=True):
         assert torch.equal(p, q)

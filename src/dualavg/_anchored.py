@@ -208,8 +208,9 @@ class AnchoredOptimizer(Optimizer, ABC):
         A capturable step does not read a tensor lr.
         """
         check_settings(group, read_tensors=not group["capturable"])
-        if not isinstance(group["lr"], float | Tensor):
-            group["lr"] = float(group["lr"])  # a scheduler's numpy number: torch.load would not take it
+        for key in ("lr", "momentum", "weight_decay"):
+            if not isinstance(group[key], float | Tensor):
+                group[key] = float(group[key])  # a scheduler's numpy number: torch.load would not take it
         keys = self._state_keys(group)
         if group["fused"] and not group["capturable"] and keys == KEPT:
             prepared = prepare(group["params"], self.state)
@@ -270,19 +271,22 @@ class AnchoredOptimizer(Optimizer, ABC):
                 new = True
                 wrong = what_is_wrong_with_new(p, grad)
             else:
-                s, x0 = state["s"], state["x0"]
-                good = s.shape == shape == grad.shape == x0.shape and state.keys() == keys
-                good = good and ((p.is_cpu and s.is_cpu and x0.is_cpu) or s.device == p.device == x0.device)
+                good = state.keys() == keys
+                if good:
+                    s, x0 = state["s"], state["x0"]
+                    good = s.shape == shape == grad.shape == x0.shape
+                    near = p.is_cpu and s.is_cpu and x0.is_cpu
+                    good = good and (near or s.device == p.device == x0.device)
+                    params.append(p)
+                    grads.append(grad)
+                    x0s.append(x0)
+                    sums.append(s)
+                    steps.append(state["step"])
+                    if "beta" in state:
+                        betas.append(state["beta"])
+                    if "average" in state:
+                        averages.append(state["average"])
                 wrong = "" if good else what_is_wrong_with(p, grad, state, keys)
-                params.append(p)
-                grads.append(grad)
-                x0s.append(x0)
-                sums.append(s)
-                steps.append(state["step"])
-                if "beta" in state:
-                    betas.append(state["beta"])
-                if "average" in state:
-                    averages.append(state["average"])
             if wrong:
                 name = repr(group["param_names"][j]) if "param_names" in group else f"{j} of group {i}"
                 raise ValueError(f"Parameter {name} {wrong}")

@@ -103,7 +103,7 @@ def what_is_wrong_with_new(p: Tensor, grad: Tensor) -> str:
 def what_is_wrong_with(p: Tensor, grad: Tensor, state: dict[str, Tensor], keys: set[str]) -> str:
     """Say why a parameter and its state do not fit, which they do not."""
     if state.keys() != keys:
-        return f"keeps {sorted(state)}, but its group's settings were changed and need {sorted(keys)}."
+        return f"keeps {sorted(map(str, state))}, but its group's settings need {sorted(keys)}."
     if grad.shape != p.shape:
         return f"has shape {tuple(p.shape)}, but its gradient has another one."
     s = next(t for t in (state["s"], state["x0"]) if t.shape != p.shape or t.device != p.device)

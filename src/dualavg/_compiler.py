@@ -51,7 +51,12 @@ def say_once(why: str) -> None:
 def library() -> Any:
     """Return the kernel for CPUs, built if it is not there yet; None, and one warning, if it cannot be."""
     try:
-        return _load(_build())
+        path = _build()
+        try:
+            return _load(path)
+        except (OSError, AttributeError):
+            path.unlink(missing_ok=True)  # or it would be found again, once there is a better compiler
+            raise
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
         say_once(" ".join(str(getattr(error, "stderr", None) or error).split())[:300].rstrip("."))
         return None
@@ -133,11 +138,18 @@ def find_compiler() -> list[str]:
 
 def compile_library(compiler: list[str], source: Path, target: Path) -> None:
     """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
-    compiled = str(target.with_suffix(".o"))
-    for command in ([*_flags(), "-c", str(source), "-o", compiled], ["-shared", compiled, "-o", str(target)]):
-        subprocess.run(  # noqa: S603 - the user's own compiler
-            [*compiler, *command], capture_output=True, text=True, errors="replace", check=True, timeout=300
-        )
+    compiled, name = str(target.with_suffix(".o")), shlex.join(compiler)
+    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": 300}
+    try:
+        for what in (
+            [*_flags(), "-c", str(source), "-o", compiled],
+            ["-shared", compiled, "-o", str(target)],
+        ):
+            subprocess.run([*compiler, *what], check=True, **how)  # noqa: S603 - the user's own compiler
+    except OSError as error:
+        raise subprocess.SubprocessError(f"the compiler {name} cannot be run ({error.strerror})") from error
+    if not target.exists():
+        raise subprocess.SubprocessError(f"the compiler {name} ends well and leaves no library")
 
 
 def cache_folder() -> Path:

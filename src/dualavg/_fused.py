@@ -176,8 +176,40 @@ def _is_there(t: Tensor) -> bool:
     """Whether all of a tensor lies in its storage, which may have been freed, shrunk or never made."""
     if not t.numel():
         return True
-    last = t.storage_offset() + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-    return bool(t.data_ptr()) and (last + 1) * t.itemsize <= t.untyped_storage().nbytes()
+    end = t.storage_offset() + _extent(t)
+    return bool(t.data_ptr()) and end * t.itemsize <= t.untyped_storage().nbytes()
+
+
+def _extent(t: Tensor) -> int:
+    """How many elements lie between a tensor's first and its last, with both."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+
+
+def lie_apart(written: list[Tensor], read: list[Tensor]) -> bool:
+    """Whether nothing that is written can lie in the memory of anything else of one group's step.
+
+    One parameter alone is looked at when its turn comes.
+    """
+    if len(read) < 2:
+        return True
+    plain = [
+        (t, among is written)
+        for among in (written, read)
+        for t in among
+        if type(t) in PLAIN and t.layout is torch.strided and t.numel()
+    ]
+    if len({t.untyped_storage().data_ptr() for t, _ in plain}) == len(plain):
+        return True
+    starts = [(t.data_ptr(), t, is_written) for t, is_written in plain]
+    spans = sorted((start, start + _extent(t) * t.itemsize, known) for start, t, known in starts if start)
+    end = end_of_written = 0
+    for start, stop, is_written in spans:
+        if start < (end if is_written else end_of_written):
+            return False
+        end = max(end, stop)
+        if is_written:
+            end_of_written = max(end_of_written, stop)
+    return True
 
 
 def lie_alike(x: Tensor, *others: Tensor) -> bool:

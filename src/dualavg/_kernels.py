@@ -16,6 +16,7 @@ a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp r
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -59,6 +60,12 @@ def update(
     how: dict[str, Any] = {"weight_decay": weight_decay, "maximize": bool(maximize)}
     compiling = torch.compiler.is_compiling()  # what is being compiled gets fused anyway
     takers: list[Callable[..., list[int]]] = []
+    if fused and not compiling and not _fused.lie_apart([*params, *sums], grads):
+        paths: dict[str, Any] = {"foreach": foreach, "fused": fused, "differentiable": differentiable}
+        for row in zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True):
+            x, g, x0, s, lam, beta, k = ([part] for part in row)  # in memory that they share, one by one
+            update(x, g, x0, s, lam, beta, k, c=c, has_sparse_grad=has_sparse_grad, **how, **paths)
+        return
     if fused and not compiling:
         tensors = isinstance(c, Tensor) or isinstance(lambdas[0], Tensor)
         if tensors and all(p.is_cpu for p in params):  # where reading a number costs nothing
@@ -147,7 +154,8 @@ def _take_fused(
         if not grad.is_sparse:
             devices[param.device].append(i)
     for device, mine in devices.items():
-        xs, gs, starts, ss = ([as_real(part[i]) for i in mine] for part in (params, grads, x0s, sums))
+        xs, starts, ss = ([as_real(part[i]) for i in mine] for part in (params, x0s, sums))
+        gs = [as_real(grads[i].resolve_conj()) for i in mine]
         compiled = partial(_fused.update_compiled, _single_tensor)
         update = _fused.update if device.type == "cpu" else compiled
         numbers = ([part[i] for i in mine] for part in (lambdas, betas, ks))
@@ -177,7 +185,9 @@ def _two_passes(
     a thousand times as long where other programs have the cores.
     """
     found: dict[Any, list[tuple[Tensor, ...]]] = {}
-    rest = []
+    rest: list[int] = []
+    places: list[int] = []
+    spans: list[tuple[int, int]] = []
     for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
         if (
             x.dtype is g.dtype is x0.dtype is s.dtype is torch.float32
@@ -186,14 +196,20 @@ def _two_passes(
             and type(g) is type(s) is Tensor
             and not (x.is_neg() or g.is_neg())
             and (address := g.data_ptr())  # there, and not what the first pass changes
-            and abs(address - x.data_ptr()) >= 4 * (n := x.numel())
+            and abs(address - (start := x.data_ptr())) >= 4 * (n := x.numel())
             and ((x.is_contiguous() and g.is_contiguous() and s.is_contiguous()) or lie_alike(x, g, s))
             and not isinstance(lam, Tensor)
             and lam > _LEAST
         ):
             found.setdefault((lam, beta, n < _SMALL), []).append((x, g, x0, s))
+            places += (address, start, s.data_ptr())
+            spans.append((start, start + 4 * n))
         else:
             rest.append(i)
+    spans.sort()
+    apart = len(set(places)) == len(places) and all(a[1] <= b[0] for a, b in pairwise(spans))
+    if not apart or (rest and not _fused.lie_apart([*params, *sums], grads)):
+        return list(range(len(params)))  # in memory that they share, one after the other
     for (lam, beta, small), rows in found.items():
         columns: Any = [map(list, zip(*rows, strict=True))]
         if not small:  # all of them now: between two passes, Python's own things are not in the caches
@@ -239,7 +255,7 @@ def _single_tensor(
     for x, g, x0, s, lam, beta, k in zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True):
         total = s
         if x.is_complex():
-            x, g, x0, s = as_real(x), as_real(g), as_real(x0), as_real(s)  # noqa: PLW2901
+            x, g, x0, s = as_real(x), as_real(g.resolve_conj()), as_real(x0), as_real(s)  # noqa: PLW2901
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), each term straight into the sum
         if weight_decay != 0:
@@ -277,7 +293,7 @@ def _multi_tensor(
 ) -> None:
     for bucket in _buckets(params, x0s, sums, lambdas, betas):
         xs = [as_real(params[i]) for i in bucket]
-        gs = [as_real(grads[i]) for i in bucket]
+        gs = [as_real(grads[i].resolve_conj()) for i in bucket]
         ss = [as_real(sums[i]) for i in bucket]
         lam = [lambdas[i] for i in bucket]
         pull = [-(c / betas[i]) for i in bucket]
