@@ -16,7 +16,6 @@ a temporary, and exact where it must be: while s = 0 and x = x_0, torch's lerp r
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -187,7 +186,6 @@ def _two_passes(
     found: dict[Any, list[tuple[Tensor, ...]]] = {}
     rest: list[int] = []
     places: list[int] = []
-    spans: list[tuple[int, int]] = []
     for i, (x, g, x0, s, lam, beta) in enumerate(zip(params, grads, x0s, sums, lambdas, betas, strict=True)):
         if (
             x.dtype is g.dtype is x0.dtype is s.dtype is torch.float32
@@ -202,13 +200,10 @@ def _two_passes(
             and lam > _LEAST
         ):
             found.setdefault((lam, beta, n < _SMALL), []).append((x, g, x0, s))
-            places += (address, start, s.data_ptr())
-            spans.append((start, start + 4 * n))
+            places += (address, start)
         else:
             rest.append(i)
-    spans.sort()
-    apart = len(set(places)) == len(places) and all(a[1] <= b[0] for a, b in pairwise(spans))
-    if not apart or (rest and not _fused.lie_apart([*params, *sums], grads)):
+    if len(set(places)) < len(places) or (rest and not _fused.lie_apart([*params, *sums], grads)):
         return list(range(len(params)))  # in memory that they share, one after the other
     for (lam, beta, small), rows in found.items():
         columns: Any = [map(list, zip(*rows, strict=True))]
