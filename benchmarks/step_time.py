@@ -35,11 +35,8 @@ TARGETS = {
 STREAMING, EXTRA_MEMORY = 0.85, 0.01
 BYTES = 24  # a parameter: what MDA reads and writes at the least
 NAMED = {name for pair in TARGETS for name in pair} | {STREAM}
-SECONDS = {
-    "RoBERTa base": 14,
-    "GPT-2 small": 10,
-    "small MLP": 3,
-}  # of rounds, which take longer or less; else 7
+# Of rounds, which take longer or less; else 7.
+SECONDS = {"RoBERTa base": 14, "GPT-2 small": 10, "small MLP": 3}
 MOST_COMPILED = 20  # tensors: to compile a step over hundreds takes minutes
 
 

@@ -87,7 +87,7 @@ def test_where_every_optimizer_failed_in_tuning_there_is_nothing_to_report(tmp_p
 
 def test_a_reason_is_said_once_and_the_runs_it_is_true_of_are_named(tmp_path: Path) -> None:
     specs = specs_of(tmp_path)[:7]
-    runs = [Failure(spec, "").run for spec in specs]
+    runs = [f"{spec.optimizer} at lr {spec.point.lr:g}, seed {spec.seed}" for spec in specs]
     failures = [Failure(spec, f"{run}: no") for spec, run in zip(specs, runs, strict=True)]
     failures.insert(1, Failure(specs[0], f"{runs[0]}: yes"))
     said = str(StudyFailed(failures)).splitlines()

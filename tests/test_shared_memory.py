@@ -71,7 +71,7 @@ CASES = [
     a_gradient_that_is_another_parameter,
     a_gradient_that_is_another_parameter_in_another_order,
 ]
-# Where tensors end, the default path does not look: a small network's step would take a thirtieth longer.
+# Where tensors end, the default path does not look: that would make a small network's step slower.
 ALL = [*((make, fused) for make in CASES for fused in (None, True)), (overlapping_halves, True)]
 
 

@@ -42,20 +42,20 @@ class Failure:
     sentence: str
     details: str = ""
 
-    @property
-    def run(self) -> str:
-        """Which run it is, in words."""
-        return f"{self.spec.optimizer} at lr {self.spec.point.lr:g}, seed {self.spec.seed}"
+
+def _run(spec: RunSpec) -> str:
+    """Say in words which run it is."""
+    return f"{spec.optimizer} at lr {spec.point.lr:g}, seed {spec.seed}"
 
 
 def _told(failures: list[Failure]) -> str:
     """Say every reason once, a line each, and of which runs else it is one."""
     alike: dict[str, list[Failure]] = {}
     for failure in failures:
-        alike.setdefault(failure.sentence.removeprefix(failure.run), []).append(failure)
+        alike.setdefault(failure.sentence.removeprefix(_run(failure.spec)), []).append(failure)
     said = ""
     for first, *others in list(alike.values())[:10]:
-        runs = "; ".join(other.run for other in others[:3]) + ("; ..." if len(others) > 3 else "")
+        runs = "; ".join(_run(other.spec) for other in others[:3]) + ("; ..." if len(others) > 3 else "")
         said += f"\n  {first.sentence}" + (f"\n    and {len(others)} more alike: {runs}" if others else "")
     return said + (f"\n  and {len(alike) - 10} more reasons" if len(alike) > 10 else "")
 
@@ -260,7 +260,7 @@ class Engine:
             return future.result() or folders[spec.hash].result()
         if isinstance(error, StoreError | RecipeError):
             raise error
-        where = Failure(spec, "").run
+        where = _run(spec)
         if isinstance(error, KilledWorker | KilledItsWorkersError):
             deaths = self._deaths(spec.hash, folders)
             if deaths < MOST_DEATHS:
