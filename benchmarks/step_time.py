@@ -7,8 +7,9 @@ The parameters have the shapes of well-known networks. Of the optimizers that a 
 ratio take their steps one right after the other, round after round, in an order drawn anew, so that
 whatever else the machine does hits both; a ratio is the median over the rounds, with its quartiles. Then
 every other optimizer takes turns with fused AdamW. "Stream" is a plain loop that reads and writes what MDA
-must, and does next to nothing with it: the limit that memory sets. Timings are noisy: compare rows of one
-run only.
+must, and does next to nothing with it: the limit that memory sets. How long a cache line takes from one core
+to the other says whether they share a chiplet, and with it the way to memory, which a host of virtual cores
+may change while they run. Timings are noisy: compare rows of one run only.
 """
 
 import argparse
@@ -37,6 +38,7 @@ BYTES = 24  # a parameter: what MDA reads and writes at the least
 NAMED = {name for pair in TARGETS for name in pair} | {STREAM}
 # Of rounds, which take longer or less; else 7.
 SECONDS = {"RoBERTa base": 14, "GPT-2 small": 10, "small MLP": 3}
+SHARED = 1 << 15  # parameters from which on a second core takes part
 MOST_COMPILED = 20  # tensors: to compile a step over hundreds takes minutes
 
 
@@ -96,8 +98,8 @@ def contenders() -> dict[str, Callable]:
 
 
 @contextmanager
-def streaming(shapes: list[tuple[int, ...]]) -> Iterator[Callable[[], None]]:
-    """A loop over as many numbers, in one piece: what memory allows."""
+def streaming(shapes: list[tuple[int, ...]]) -> Iterator[tuple[Callable[[], None], Callable[[], float]]]:
+    """A loop over as many numbers, in one piece: what memory allows. And nanoseconds between two cores."""
     import torch
 
     from dualavg import _compiler
@@ -106,12 +108,13 @@ def streaming(shapes: list[tuple[int, ...]]) -> Iterator[Callable[[], None]]:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "stream.so"
         source = Path(__file__).with_name("stream.cpp")
-        _compiler.compile_library(_compiler.find_compiler(), source, target)
-        loop = ctypes.CDLL(str(target)).stream
+        _compiler.compile_library(_compiler.find_compiler(), [source], target)
+        built = ctypes.CDLL(str(target))
+        loop, built.between_cores.restype = built.stream, ctypes.c_double
         loop.argtypes = (*4 * [ctypes.c_void_p], ctypes.c_int64, ctypes.c_int)
         buffers = [torch.zeros(n) for _ in range(4)]
         pointers = [buffer.data_ptr() for buffer in buffers]
-        yield lambda: loop(*pointers, n, torch.get_num_threads())
+        yield lambda: loop(*pointers, n, torch.get_num_threads()), built.between_cores
 
 
 def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *, compiled: bool) -> dict:
@@ -142,8 +145,11 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
 
     steps = {name: begin(name) for name in makers if name in NAMED}
     pairs = [*TARGETS, (STREAM, "MDA fused")]
-    with streaming(shapes) as loop:
-        times = take_turns({**steps, STREAM: loop}, pairs, seconds, rounds or 6, exactly=rounds is not None)
+    with streaming(shapes) as (loop, between_cores):
+        turns = {**steps, STREAM: loop}, pairs, seconds, rounds or 6
+        shared = count > SHARED and torch.get_num_threads() > 1
+        probe = between_cores if shared else None
+        times = take_turns(*turns, exactly=rounds is not None, probe=probe)
     reference = steps[REFERENCE]
     rows[STREAM] = {}
     limit = statistics.median(times.of(STREAM))
@@ -160,9 +166,9 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
             rows[name]["of_stream"] = limit / statistics.median(others.of(name))
             gc.collect()
     n = rows[REFERENCE]["n"]
-    sizes = {"parameters": count, "tensors": len(shapes), "n": n}
-    between = {f"{a} / {b}": times.quartiles(a, b) for a, b in pairs}
-    return {**sizes, "rows": rows, "pairs": {pair: q[1] for pair, q in between.items()}, "quartiles": between}
+    sizes = {"parameters": count, "tensors": len(shapes), "n": n, "ns_between_cores": times.between_cores}
+    spread = {f"{a} / {b}": times.quartiles(a, b) for a, b in pairs}
+    return {**sizes, "rows": rows, "pairs": {pair: q[1] for pair, q in spread.items()}, "quartiles": spread}
 
 
 def build_time() -> float:
@@ -188,10 +194,15 @@ def clock(step: Callable[[], object]) -> float:
 
 
 class Times:
-    """Seconds of steps, round by round, and of which pairs one was taken right after the other."""
+    """Seconds of steps, round by round, and of which pairs one was taken right after the other.
 
-    def __init__(self, rounds: list[dict[tuple[str, str], tuple[float, float]]]) -> None:
-        self.rounds = rounds
+    And after each round the nanoseconds between two cores, if that was asked for and could be measured.
+    """
+
+    def __init__(
+        self, rounds: list[dict[tuple[str, str], tuple[float, float]]], between_cores: list[float]
+    ) -> None:
+        self.rounds, self.between_cores = rounds, between_cores
 
     def of(self, name: str) -> list[float]:
         """One time a round: the mean of those it was taken for a pair."""
@@ -212,7 +223,13 @@ class Times:
 
 
 def take_turns(
-    steps: dict, pairs: list[tuple[str, str]], seconds: float, least: int, *, exactly: bool = False
+    steps: dict,
+    pairs: list[tuple[str, str]],
+    seconds: float,
+    least: int,
+    *,
+    exactly: bool = False,
+    probe: Callable[[], float] | None = None,
 ) -> Times:
     """Time the two of every pair one right after the other, round after round.
 
@@ -220,7 +237,7 @@ def take_turns(
     Every round draws the order of the pairs, and who goes first: what a step leaves in the caches is in
     nobody's favour. The first rounds do not count, in which caches and clocks settle.
     """
-    rounds, order, chance = [], list(pairs), random.Random(0)
+    rounds, between, order, chance = [], [], list(pairs), random.Random(0)
     begun = time.perf_counter()
     if exactly:  # besides those that do not count
         least += 1 + least // 9
@@ -235,7 +252,10 @@ def take_turns(
                 second = clock(steps[b])
                 taken[a, b] = (clock(steps[a]), second)
         rounds.append(taken)
-    return Times(rounds[1 + len(rounds) // 10 :])
+        if probe:
+            between.append(probe())
+    first = 1 + len(rounds) // 10
+    return Times(rounds[first:], [ns for ns in between[first:] if ns])
 
 
 def fill(row: dict, times: Times, name: str) -> None:
@@ -323,7 +343,11 @@ def draw(results: dict, path: Path) -> None:
 def show(network: str, result: dict) -> None:
     print(f"\n{network}: {result['parameters']:,} parameters, {result['tensors']} tensors, n = {result['n']}")
     moved = BYTES * result["parameters"] / (1e6 * result["rows"][STREAM]["median_ms"])
-    print(f"the stream moves {moved:.0f} GB/s")
+    print(f"the stream moves {moved:.0f} GB/s", end="")
+    if cores := sorted(result["ns_between_cores"]):
+        low, high = cores[len(cores) // 10], cores[-1 - len(cores) // 10]
+        print(f", a cache line goes from core to core in {low:.0f} to {high:.0f} ns", end="")
+    print()
     print(
         f"{'':28}{'median':>12}{'/ AdamW fused':>15}{'of stream':>11}{'state B/param':>15}{'first step':>12}"
     )

@@ -1,6 +1,8 @@
 """The kernel looks at tensors itself: it takes what is in order, and leaves the rest alone."""
 
 import copy
+import gc
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 from cases import gradient, parameters, train
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dualavg import MDA, DualAveraging, _anchored, _compiler, _fused
 
@@ -166,10 +169,13 @@ def test_what_is_wrong_is_said_and_nothing_changes(wrong: str) -> None:
     assert all(torch.equal(optimizer.state[params[0]][key], value) for key, value in before[1].items())
 
 
-def test_a_torch_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+@pytest.mark.parametrize("functions", ["_LOOKS", "_OF_PYTHON"])
+def test_a_torch_or_a_python_that_cannot_be_looked_into(
+    functions: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     """Then Python does the looking, and the numbers are the same."""
     monkeypatch.setenv("DUALAVG_CACHE", str(tmp_path))
-    monkeypatch.setattr(_compiler, "_LOOKS", ("no_such_thing",))
+    monkeypatch.setattr(_compiler, functions, ("no_such_thing",))
     blind = _compiler._load(_compiler._build())
     fast, slow = ordinary(), ordinary()
     monkeypatch.setattr(_fused, "library", lambda: blind)
@@ -191,3 +197,46 @@ def test_numbers_that_numpy_made_are_taken_as_floats() -> None:
         results.append(params)
     for p, q in zip(*results, strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("ordinary_sum", [True, False])
+def test_nothing_is_held_any_longer_than_the_look_takes(ordinary_sum: bool) -> None:
+    params = ordinary()
+    optimizer = MDA(params, fused=True)
+    train(optimizer, range(2))
+    for p in params:
+        p.grad = torch.ones_like(p)
+    if not ordinary_sum:
+        strided_sum(params[3], optimizer)
+
+    def references() -> list[int]:
+        held = [x for p in params for x in (p, p.grad, optimizer.state[p], *optimizer.state[p].values())]
+        return [sys.getrefcount(x) for x in held]
+
+    before = references()
+    for _ in range(10):
+        assert (_fused.prepare(params, optimizer.state) is not None) == ordinary_sum
+    assert references() == before
+
+
+def test_code_that_runs_while_the_kernel_looks_takes_nothing_away_from_it() -> None:
+    """A mode of torch's sees every question that is asked of a tensor: here it drops all there is."""
+    optimizer = MDA(parameters(*50 * [(5,)], dtype=torch.float32), fused=True)
+    train(optimizer, range(2))
+    other = MDA(ordinary(), fused=True)
+    train(other, range(2))
+    params, states = optimizer.param_groups[0]["params"], optimizer.state
+
+    class Robber(TorchFunctionMode):
+        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            params.clear()
+            states.clear()
+            with torch._C.DisableTorchFunction():
+                other.step()
+            gc.collect()
+            return result
+
+    with Robber():
+        _fused.prepare(params, states)
+    assert not params

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-_SOURCE = Path(__file__).with_name("_fused.cpp")
+_SOURCES = [Path(__file__).with_name(name) for name in ("_fused.cpp", "_fused_look.cpp")]
+_HEADER = Path(__file__).with_name("_fused.h")
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=c++17", "-ffp-contract=off")
 _TUNED = {  # by the processor's maker, as measured: AMD's look ahead by themselves, at two places best
     "GenuineIntel": ("-DLOOK_AHEAD=1",),
@@ -31,6 +33,16 @@ _TUNED = {  # by the processor's maker, as measured: AMD's look ahead by themsel
 _LOOKS = (
     *("data_ptr", "dtype", "layout", "device_type", "dim", "sizes", "strides"),
     *("storage_size", "storage_offset"),
+)
+# How it looks at what Python has: functions that Python keeps stable, so that no header of its is needed.
+_OF_PYTHON = (
+    *("PyList_Size", "PyList_GetItem", "PyList_Append", "PyDict_Size", "PyDict_GetItemWithError"),
+    *("PyObject_GetAttr", "PyObject_CallFunctionObjArgs", "PyObject_Type", "PyLong_AsVoidPtr"),
+    *("Py_IncRef", "Py_DecRef", "PyErr_Clear"),
+)
+_THINGS = (
+    *("grad", "_cdata", "x0", "s", "step"),
+    *(Tensor.is_neg, None, False, Tensor, torch.nn.Parameter),
 )
 _CODES = ("dtype_float32", "dtype_bfloat16", "dtype_float64", "layout_strided", "device_type_cpu")
 
@@ -62,14 +74,16 @@ def library() -> Any:
         return None
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    kernel = ctypes.CDLL(str(path))
+def _load(path: Path) -> Any:
+    kernel: Any = ctypes.CDLL(str(path))
     number, block, count, flag = ctypes.c_double, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int
     kernel.dualavg_update.argtypes = (block, count, number, flag, flag)
     kernel.dualavg_are_apart.argtypes = (block, count, flag)
-    kernel.dualavg_prepare.argtypes = (block, count, block)
     kernel.dualavg_step.argtypes = (block, count, block)
     _introduce(kernel)
+    held = ctypes.PyDLL(str(path)).dualavg_prepare  # it asks Python's objects, whose lock it must hold
+    held.argtypes = (*3 * [ctypes.py_object], block)
+    kernel.dualavg_prepare = held
     return kernel
 
 
@@ -80,14 +94,21 @@ def _introduce(kernel: ctypes.CDLL) -> None:
         functions = [getattr(torch_cpu, f"aoti_torch_get_{name}") for name in _LOOKS]
         looks = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
         codes = [getattr(torch_cpu, f"aoti_torch_{name}")() for name in _CODES]
+        python = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _OF_PYTHON]
     except (OSError, AttributeError):
         return
-    kernel.dualavg_introduce((ctypes.c_void_p * len(looks))(*looks), (ctypes.c_int32 * len(codes))(*codes))
+    address = ctypes.c_void_p
+    kernel.dualavg_introduce(
+        (address * len(looks))(*looks),
+        (ctypes.c_int32 * len(codes))(*codes),
+        (address * len(python))(*python),
+        (address * len(_THINGS))(*map(id, _THINGS)),
+    )
 
 
 def _build() -> Path:
     """Return the built kernel: from the cache if a whole one is there, whatever compiler made it."""
-    text = _SOURCE.read_bytes()
+    text = b"".join(source.read_bytes() for source in (*_SOURCES, _HEADER))
     key = hashlib.sha256("\n".join([*_flags(), _processor()]).encode() + text).hexdigest()[:16]
     cache = cache_folder()
     _check_alone(cache)
@@ -100,7 +121,7 @@ def _build() -> Path:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             fresh = Path(folder) / "fused.so"
-            compile_library(compiler, _SOURCE, fresh)
+            compile_library(compiler, _SOURCES, fresh)
             target = cache / f"fused-{key}-{_digest(fresh)}.so"
             fresh.replace(target)  # whole or not at all, whoever else builds it now
     except OSError as error:
@@ -136,15 +157,16 @@ def find_compiler() -> list[str]:
     raise OSError("there is no C++ compiler (c++, g++ or clang++) on the path, and CXX names none")
 
 
-def compile_library(compiler: list[str], source: Path, target: Path) -> None:
+def compile_library(compiler: list[str], sources: list[Path], target: Path) -> None:
     """Build a library that takes OpenMP from whoever has loaded it: torch, whose threads it shares then."""
-    compiled, name = str(target.with_suffix(".o")), shlex.join(compiler)
+    parts = [str(target.with_name(f"{source.stem}.o")) for source in sources]
     how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": 300}
+    commands = [
+        [*_flags(), "-c", str(source), "-o", part] for source, part in zip(sources, parts, strict=True)
+    ]
+    name = shlex.join(compiler)
     try:
-        for what in (
-            [*_flags(), "-c", str(source), "-o", compiled],
-            ["-shared", compiled, "-o", str(target)],
-        ):
+        for what in (*commands, ["-shared", *parts, "-o", str(target)]):
             subprocess.run([*compiler, *what], check=True, **how)  # noqa: S603 - the user's own compiler
     except OSError as error:
         raise subprocess.SubprocessError(f"the compiler {name} cannot be run ({error.strerror})") from error

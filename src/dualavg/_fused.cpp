@@ -5,12 +5,11 @@
 //
 // operation by operation as _kernels.py's for-loop has it, so that both round alike; and x in bfloat16 as
 // _rounding.py has it.
-#include <algorithm>
+#include "_fused.h"
+
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 namespace {
 
@@ -72,10 +71,6 @@ inline float in_turns(float y, float s, uint32_t k, float scale) {
     const float added = float(h) * scale + 0x1p-8f;
     return as_float(as_bits(y + as_float(as_bits(y) & 0xff800000u) * added) & 0xffff0000u);
 }
-
-struct Part {  // of the list of tensors, as Python hands it over
-    void *x; const void *g; const void *x0; void *s; float* step; int64_t n; double decayed, lambda, pull, k;
-};
 
 template <typename S>
 struct Numbers {  // of a tensor's step
@@ -175,132 +170,24 @@ int dispatch(const Part* parts, int64_t count, double c, int threads, int kind) 
     return 1;
 }
 
-struct Span { uintptr_t from, to; bool written; };
-
-// Whether nothing that is written lies in the memory of anything else, so that the order of elements is free.
-bool are_apart(const Part* parts, int64_t count, int kind) {
-    constexpr int64_t SIZES[][4] = {{4, 4, 4, 4}, {4, 4, 2, 4}, {2, 2, 2, 4}, {8, 8, 8, 8}};  // x, g, x0, s
-    thread_local std::vector<Span> spans;
-    spans.clear();
-    for (int64_t i = 0; i < count; ++i) {
-        const void* starts[] = {parts[i].x, parts[i].g, parts[i].x0, parts[i].s};
-        for (int j = 0; j < 4 && parts[i].n; ++j) {
-            const auto from = reinterpret_cast<uintptr_t>(starts[j]);
-            spans.push_back({from, from + parts[i].n * SIZES[kind][j], j == 0 || j == 3});
-        }
-    }
-    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.from < b.from; });
-    uintptr_t end = 0, end_of_written = 0;
-    for (const Span& span : spans) {
-        if (span.from < (span.written ? end : end_of_written)) return false;
-        end = std::max(end, span.to);
-        if (span.written) end_of_written = std::max(end_of_written, span.to);
-    }
-    return true;
-}
-
-// What torch's stable C functions say of a tensor. A handle of theirs is the address of a place that holds the
-// address of the tensor's insides, which is what Python's `_cdata` is.
-using Handle = void**;
-struct Looks {
-    int32_t (*data_ptr)(Handle, void**);
-    int32_t (*dtype)(Handle, int32_t*);
-    int32_t (*layout)(Handle, int32_t*);
-    int32_t (*device_type)(Handle, int32_t*);
-    int32_t (*dim)(Handle, int64_t*);
-    int32_t (*sizes)(Handle, int64_t**);
-    int32_t (*strides)(Handle, int64_t**);
-    int32_t (*storage_size)(Handle, int64_t*);
-    int32_t (*storage_offset)(Handle, int64_t*);
-};
-struct Codes { int32_t float32, bfloat16, float64, strided, cpu; };
-Looks look;
-Codes code;
-bool introduced = false;
-
-struct Seen { void* data; int32_t dtype; int64_t dim, n; const int64_t* sizes; };
-
-// Whether a tensor is dense, on the CPU, and its elements lie one after the other, all in its storage.
-bool see(void** cell, Seen* out) {
-    int32_t layout, device;
-    int64_t *sizes, *strides, bytes, offset;
-    if (look.layout(cell, &layout) || layout != code.strided) return false;
-    if (look.device_type(cell, &device) || device != code.cpu) return false;
-    if (look.dtype(cell, &out->dtype) || look.dim(cell, &out->dim)) return false;
-    if (look.sizes(cell, &sizes) || look.strides(cell, &strides)) return false;
-    out->sizes = sizes;
-    out->n = 1;
-    for (int64_t d = 0; d < out->dim; ++d) out->n *= sizes[d];
-    int64_t expected = 1;
-    for (int64_t d = out->dim - 1; d >= 0 && out->n > 0; --d) {
-        if (sizes[d] != 1 && strides[d] != expected) return false;
-        expected *= sizes[d];
-    }
-    if (look.storage_size(cell, &bytes) || look.storage_offset(cell, &offset)) return false;
-    const int64_t size = out->dtype == code.float32 ? 4 : out->dtype == code.float64 ? 8 : 2;
-    if (out->n && (offset + out->n) * size > bytes) return false;
-    return look.data_ptr(cell, &out->data) == 0 && (out->data || out->n == 0);  // no freed or imagined storage
-}
-
-bool alike(const Seen& a, const Seen& b) {
-    return a.dim == b.dim && std::memcmp(a.sizes, b.sizes, sizeof(int64_t) * a.dim) == 0;
-}
-
-int kind_of(int32_t x, int32_t g, int32_t x0, int32_t s) {
-    if (x != g) return -1;
-    if (x == code.float64) return x0 == x && s == x ? 3 : -1;
-    if (s != code.float32) return -1;
-    if (x == code.float32) return x0 == x ? 0 : x0 == code.bfloat16 ? 1 : -1;
-    return x == code.bfloat16 && x0 == x ? 2 : -1;
-}
-
 }  // namespace
 
-extern "C" void dualavg_introduce(void* const* looks, const int32_t* codes) {
-    std::memcpy(&look, looks, sizeof look);
-    std::memcpy(&code, codes, sizeof code);
-    introduced = true;
-}
-
-// Fill in `parts`, and k + 1 of each behind them, from five cells a parameter: x, g, x0, s, step. Changes no tensor.
-// Returns what kind they are, or -1 if any is out of the ordinary.
-extern "C" int dualavg_prepare(void** cells, int64_t count, Part* parts) {
-    if (!introduced) return -1;
-    auto* ks = reinterpret_cast<double*>(parts + count);
-    int kind = count ? -1 : 0;
-    for (int64_t i = 0; i < 5 * count; ++i) {  // all at once: a network has swept them from the caches
-        for (int j = 0; j < 256; j += 64) __builtin_prefetch(static_cast<const char*>(cells[i]) + j);
-    }
-    for (int64_t i = 0; i < count; ++i, cells += 5) {
-        Seen x, g, x0, s, step;
-        if (!see(cells, &x) || !see(cells + 1, &g) || !see(cells + 2, &x0) || !see(cells + 3, &s)) return -1;
-        if (!see(cells + 4, &step) || step.dtype != code.float32 || step.n != 1) return -1;
-        if (!alike(x, g) || !alike(x, x0) || !alike(x, s)) return -1;
-        const int here = kind_of(x.dtype, g.dtype, x0.dtype, s.dtype);
-        if (here < 0 || (i && here != kind)) return -1;
-        kind = here;
-        parts[i] = Part{x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.n, 0, 0, 0, 0};
-        ks[i] = double(*parts[i].step) + 1;
-    }
-    return are_apart(parts, count, kind) ? kind : -1;
-}
-
-// Count the step of what was prepared, and take it. `numbers`: c, weight decay, whether to maximize, threads, kind,
-// every lambda_k, every beta_k: one block, because Python takes a while to hand over each thing.
+// Count the step of what was prepared, and take it. `numbers`: c, weight decay, whether to maximize, threads, kind, whether
+// there is one lambda_k and one beta_k for all, every lambda_k, every beta_k: one block, because Python takes a while
+// to hand over each thing.
 extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers) {
-    const double c = numbers[0], weight_decay = numbers[1], *lambdas = numbers + 5, *betas = lambdas + count;
+    const double c = numbers[0], weight_decay = numbers[1], *lambdas = numbers + 6;
+    const int64_t each = numbers[5] != 0 ? 0 : 1;
+    const double* betas = lambdas + (each ? count : 1);
     for (int64_t i = 0; i < count; ++i) {
+        const double lambda = lambdas[each * i];
         *parts[i].step += 1;
-        parts[i].decayed = lambdas[i] * weight_decay;
-        parts[i].lambda = numbers[2] != 0 ? -lambdas[i] : lambdas[i];
-        parts[i].pull = -(c / betas[i]);
+        parts[i].decayed = lambda * weight_decay;
+        parts[i].lambda = numbers[2] != 0 ? -lambda : lambda;
+        parts[i].pull = -(c / betas[each * i]);
         parts[i].k = *parts[i].step;
     }
     return dispatch(parts, count, c, int(numbers[3]), int(numbers[4]));
-}
-
-extern "C" int dualavg_are_apart(const Part* parts, int64_t count, int kind) {
-    return are_apart(parts, count, kind);
 }
 
 extern "C" int dualavg_update(const Part* parts, int64_t count, double c, int threads, int kind) {

@@ -7,6 +7,7 @@ order in one pass.
 
 import ctypes
 import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,15 +46,16 @@ class Prepared:
         self, params: list[Tensor], grads: list[Tensor], rows: Any, ks: list[Any], kind: int
     ) -> None:
         self.params, self.grads = params, grads  # so that they stay alive
-        self.rows, self.ks, self.kind = rows, ks, kind
+        self.rows, self.kind = rows, kind
+        self.ks = ks  # k + 1 of each, or once if it is the same for all
 
     def take(
         self, lambdas: list[Any], betas: list[Any], *, c: Any, weight_decay: float, maximize: bool
     ) -> None:
         """Count the step and advance every parameter."""
-        count = len(self.ks)
-        how = (c, weight_decay, bool(maximize), torch.get_num_threads(), self.kind)
-        numbers = _doubles(len(how) + 2 * count).pack(*how, *lambdas, *betas)
+        count, one = len(self.grads), len(self.ks) == 1
+        how = (c, weight_decay, bool(maximize), torch.get_num_threads(), self.kind, one)
+        numbers = _doubles(len(how) + 2 * len(self.ks)).pack(*how, *lambdas, *betas)
         increment_version(self.params)  # now, while what the kernel sweeps from the caches is still there
         library().dualavg_step(self.rows, count, numbers)
 
@@ -63,41 +65,18 @@ def prepare(params: list[Tensor], states: Any) -> Prepared | None:
     kernel = library()
     if kernel is None:
         return None
-    moving: list[Tensor] = []
     grads: list[Tensor] = []
-    cells: list[int] = []
-    try:
-        for p in params:
-            g = p.grad
-            if g is None:
-                continue
-            state = states.get(p)
-            if (
-                not state
-                or len(state) != len(KEPT)
-                or type(p) not in PLAIN
-                or type(g) is not Tensor
-                or g.is_neg()
-                or p.is_neg()
-            ):
-                return None
-            cells += (p._cdata, g._cdata, state["x0"]._cdata, state["s"]._cdata, state["step"]._cdata)
-            moving.append(p)
-            grads.append(g)
-    except (KeyError, AttributeError):  # state of another kind
+    rows = ctypes.create_string_buffer(_ROW.size * len(params) + _doubles(1).size)
+    kind = kernel.dualavg_prepare(params, states, grads, rows)
+    if kind < 0:
         return None
     count = len(grads)
-    if len(set(cells[4::5])) < count:
-        return None  # a parameter that is there twice counts twice, one step after the other
-    numbers, size = _doubles(count), _ROW.size * count
-    rows = ctypes.create_string_buffer(size + numbers.size)
-    kind = kernel.dualavg_prepare(_addresses(5 * count).pack(*cells), count, rows)
-    return None if kind < 0 else Prepared(moving, grads, rows, list(numbers.unpack_from(rows, size)), kind)
-
-
-@functools.cache
-def _addresses(count: int) -> struct.Struct:
-    return struct.Struct(f"{count}P")
+    (k,) = _doubles(1).unpack_from(rows, _ROW.size * count)
+    ks = [k]
+    if math.isnan(k):  # there are several, or none
+        ks = [row[-1] for row in _ROW.iter_unpack(rows.raw[: _ROW.size * count])]
+    moving = params if count == len(params) else [p for p in params if p.grad is not None]
+    return Prepared(moving, grads, rows, ks, kind)
 
 
 @functools.cache
