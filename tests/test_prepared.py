@@ -169,6 +169,38 @@ def test_what_is_wrong_is_said_and_nothing_changes(wrong: str) -> None:
     assert all(torch.equal(optimizer.state[params[0]][key], value) for key, value in before[1].items())
 
 
+class Impostor:
+    """Looks like a tensor to who asks for its insides only."""
+
+    _cdata = 8
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize("other", [Impostor(), torch.ones(5).untyped_storage(), np.ones((4, 5)), 1.0, None])
+@pytest.mark.parametrize("key", ["x0", "s", "step"])
+def test_a_state_that_is_no_tensor_is_said_and_nothing_changes(key: str, other: Any, how: Any) -> None:
+    params = ordinary()
+    optimizer = MDA(params, **how)
+    train(optimizer, range(2))
+    optimizer.state[params[3]][key] = other
+    before = [p.detach().clone() for p in params]
+    with pytest.raises(ValueError, match=rf"Parameter 3 of group 0 keeps a '{key}' that must be a tensor"):
+        train(optimizer, range(2, 3))
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+    assert optimizer.state[params[0]]["step"] == 2
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {}, {"foreach": True}], ids=str)
+def test_so_is_a_state_that_is_none(how: Any) -> None:
+    params = ordinary()
+    optimizer = MDA(params, **how)
+    train(optimizer, range(2))
+    optimizer.state[params[3]] = Impostor()
+    with pytest.raises(ValueError, match=r"Parameter 3 of group 0 keeps an object of .*Impostor"):
+        train(optimizer, range(2, 3))
+    assert optimizer.state[params[0]]["step"] == 2
+
+
 @pytest.mark.parametrize("functions", ["_LOOKS", "_OF_PYTHON"])
 def test_a_torch_or_a_python_that_cannot_be_looked_into(
     functions: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any

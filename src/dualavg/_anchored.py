@@ -271,17 +271,20 @@ class AnchoredOptimizer(Optimizer, ABC):
                 new = True
                 wrong = what_is_wrong_with_new(p, grad)
             else:
-                good = state.keys() == keys
+                good = isinstance(state, dict) and state.keys() == keys
                 if good:
-                    s, x0 = state["s"], state["x0"]
-                    good = s.shape == shape == grad.shape == x0.shape
-                    near = p.is_cpu and s.is_cpu and x0.is_cpu
-                    good = good and (near or s.device == p.device == x0.device)
+                    s, x0, step = state["s"], state["x0"], state["step"]
+                    try:
+                        good = s.shape == shape == grad.shape == x0.shape and isinstance(step, Tensor)
+                        near = p.is_cpu and s.is_cpu and x0.is_cpu
+                        good = good and (near or s.device == p.device == x0.device)
+                    except AttributeError:  # of no tensor
+                        good = False
                     params.append(p)
                     grads.append(grad)
                     x0s.append(x0)
                     sums.append(s)
-                    steps.append(state["step"])
+                    steps.append(step)
                     if "beta" in state:
                         betas.append(state["beta"])
                     if "average" in state:

@@ -102,8 +102,13 @@ def what_is_wrong_with_new(p: Tensor, grad: Tensor) -> str:
 
 def what_is_wrong_with(p: Tensor, grad: Tensor, state: dict[str, Tensor], keys: set[str]) -> str:
     """Say why a parameter and its state do not fit, which they do not."""
+    if not isinstance(state, dict):
+        return f"keeps an object of {type(state)} where its state was."
     if state.keys() != keys:
         return f"keeps {sorted(map(str, state))}, but its group's settings need {sorted(keys)}."
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"keeps a {key!r} that must be a tensor and is of {type(value)}."
     if grad.shape != p.shape:
         return f"has shape {tuple(p.shape)}, but its gradient has another one."
     s = next(t for t in (state["s"], state["x0"]) if t.shape != p.shape or t.device != p.device)

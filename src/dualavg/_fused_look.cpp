@@ -212,7 +212,7 @@ class Collection {
             if (!is(f.g, things.tensor, nullptr)) return false;
             cells.push_back(f.x);
             for (Object tensor : {f.g, f.x0, f.s, f.step}) {
-                cells.push_back(insides(tensor));
+                cells.push_back(is(tensor, things.tensor, things.parameter) ? insides(tensor) : nullptr);
                 if (!cells.back()) return false;
             }
         }
