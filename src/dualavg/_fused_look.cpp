@@ -1,5 +1,6 @@
 // Looks at a step before it is taken: whether all that it needs is in order, and where it lies in memory. For a small
-// network, and for one that has swept Python's objects from the caches, this takes longer in Python than the step itself.
+// network this would take longer in Python than the step itself; after a large one has swept the caches, Python would wait
+// for its objects one by one.
 #include "_fused.h"
 
 #include <algorithm>
