@@ -161,7 +161,8 @@ def measure(shapes: list[tuple[int, ...]], seconds: float, rounds: int | None, *
     for name in makers:
         if name not in NAMED:
             mine = {REFERENCE: reference, name: begin(name)}
-            others = take_turns(mine, [(name, REFERENCE)], seconds / 20, 3)
+            turns = mine, [(name, REFERENCE)], seconds / 20, rounds or 3
+            others = take_turns(*turns, exactly=rounds is not None)
             fill(rows[name], others, name)
             rows[name]["of_stream"] = limit / statistics.median(others.of(name))
             gc.collect()
@@ -341,7 +342,10 @@ def draw(results: dict, path: Path) -> None:
 
 
 def show(network: str, result: dict) -> None:
-    print(f"\n{network}: {result['parameters']:,} parameters, {result['tensors']} tensors, n = {result['n']}")
+    ns = [row["n"] for row in result["rows"].values()]
+    others = f", others {min(ns)} to {max(ns)}" if min(ns) < result["n"] else ""
+    sizes = f"{result['parameters']:,} parameters, {result['tensors']} tensors"
+    print(f"\n{network}: {sizes}, n = {result['n']}{others}")
     moved = BYTES * result["parameters"] / (1e6 * result["rows"][STREAM]["median_ms"])
     print(f"the stream moves {moved:.0f} GB/s", end="")
     if cores := sorted(result["ns_between_cores"]):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from cases import gradient, parameters, train
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from dualavg import MDA, DualAveraging, _anchored, _compiler, _fused
 
@@ -251,24 +250,102 @@ def test_nothing_is_held_any_longer_than_the_look_takes(ordinary_sum: bool) -> N
     assert references() == before
 
 
-def test_code_that_runs_while_the_kernel_looks_takes_nothing_away_from_it() -> None:
-    """A mode of torch's sees every question that is asked of a tensor: here it drops all there is."""
+def hash_calls(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
+    """Let `what` run whenever a tensor is asked for its hash, which is Python's to answer."""
+
+    def hashed(self: Tensor) -> int:
+        what(self)
+        return id(self)
+
+    monkeypatch.setattr(Tensor, "__hash__", hashed)
+
+
+def test_code_that_runs_while_the_kernel_looks_takes_nothing_away_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     optimizer = MDA(parameters(*50 * [(5,)], dtype=torch.float32), fused=True)
     train(optimizer, range(2))
-    other = MDA(ordinary(), fused=True)
-    train(other, range(2))
     params, states = optimizer.param_groups[0]["params"], optimizer.state
 
-    class Robber(TorchFunctionMode):
-        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            params.clear()
-            states.clear()
-            with torch._C.DisableTorchFunction():
-                other.step()
-            gc.collect()
-            return result
+    def rob(_: Tensor) -> None:
+        params.clear()
+        states.clear()
+        gc.collect()
 
-    with Robber():
-        _fused.prepare(params, states)
+    hash_calls(monkeypatch, rob)
+    _fused.prepare(params, states)
     assert not params
+
+
+def test_what_was_looked_at_is_there_until_the_step_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large tensor's memory goes back to the system with its last owner: to write there is fatal."""
+    first, second = (torch.nn.Parameter(torch.zeros(1 << 22)) for _ in range(2))
+    optimizer = MDA([{"params": [first]}, {"params": [second]}], fused=True)
+    for p in (first, second):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+    def rob(p: Tensor) -> None:
+        if p is second:
+            for key in ("x0", "s", "step"):
+                optimizer.state[first].pop(key, None)
+
+    state = optimizer.state[first]
+    monkeypatch.setattr(optimizer, "state", {first: state, second: optimizer.state[second]})
+    hash_calls(monkeypatch, rob)
+    optimizer.step()
+    assert not state
+    assert first.detach().unique().numel() == 1
+
+
+@pytest.mark.parametrize("how", [{"fused": True}, {"foreach": False}], ids=str)
+def test_an_interruption_while_the_kernel_looks_is_one(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = ordinary()
+    optimizer = MDA(params, **how)
+    train(optimizer, range(2))
+    before = [p.detach().clone() for p in params]
+
+    def interrupt(p: Tensor) -> None:
+        if p is params[3]:
+            raise KeyboardInterrupt
+
+    hash_calls(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+
+
+def test_under_a_mode_of_torch_s_the_tensors_are_not_looked_into(prepared: list[bool]) -> None:
+    """It may answer for them, and run anything while it does."""
+    optimizer = MDA(ordinary(), fused=True)
+    train(optimizer, range(2))
+    with torch.device("cpu"):
+        train(optimizer, range(2, 3))
+    assert prepared == [False, True, False]
+
+
+@pytest.mark.parametrize("key", ["x0", "s"])
+def test_a_state_that_is_a_negative_view_is_none_of_the_kernel_s_business(
+    key: str, prepared: list[bool]
+) -> None:
+    optimizer = MDA(ordinary(), fused=True)
+    train(optimizer, range(2))
+    state = optimizer.state[optimizer.param_groups[0]["params"][3]]
+    state[key] = torch._neg_view(state[key])
+    assert _fused.prepare(optimizer.param_groups[0]["params"], optimizer.state) is None
+
+
+def test_decay_at_lr_0_counts_as_in_the_for_loop() -> None:
+    """Nothing times what is not finite is not a number."""
+    sums = []
+    for how in ({"fused": True}, {"foreach": False, "fused": False}):
+        p = torch.nn.Parameter(torch.ones(3))
+        optimizer = MDA([p], weight_decay=0.1, **how)
+        p.grad = torch.ones(3)
+        optimizer.step()
+        with torch.no_grad():
+            p[0] = torch.nan
+        optimizer.param_groups[0]["lr"] = 0.0
+        optimizer.step()
+        sums.append(optimizer.state[p]["s"])
+    torch.testing.assert_close(sums[0], sums[1], rtol=0, atol=0, equal_nan=True)

@@ -38,7 +38,7 @@ _LOOKS = (
 _OF_PYTHON = (
     *("PyList_Size", "PyList_GetItem", "PyList_Append", "PyDict_Size", "PyDict_GetItemWithError"),
     *("PyObject_GetAttr", "PyObject_CallFunctionObjArgs", "PyObject_Type", "PyLong_AsVoidPtr"),
-    *("Py_IncRef", "Py_DecRef", "PyErr_Clear"),
+    *("Py_IncRef", "Py_DecRef", "PyErr_Occurred"),
 )
 _THINGS = (
     *("grad", "_cdata", "x0", "s", "step"),
@@ -82,7 +82,7 @@ def _load(path: Path) -> Any:
     kernel.dualavg_step.argtypes = (block, count, block)
     _introduce(kernel)
     held = ctypes.PyDLL(str(path)).dualavg_prepare  # it asks Python's objects, whose lock it must hold
-    held.argtypes = (*3 * [ctypes.py_object], block)
+    held.argtypes = (ctypes.py_object, count, *3 * [ctypes.py_object], block)
     kernel.dualavg_prepare = held
     return kernel
 
@@ -168,6 +168,10 @@ def compile_library(compiler: list[str], sources: list[Path], target: Path) -> N
     try:
         for what in (*commands, ["-shared", *parts, "-o", str(target)]):
             subprocess.run([*compiler, *what], check=True, **how)  # noqa: S603 - the user's own compiler
+    except subprocess.CalledProcessError as error:
+        if error.stderr.strip():
+            raise
+        raise subprocess.SubprocessError(f"the compiler {name} ends with {error.returncode}") from error
     except OSError as error:
         raise subprocess.SubprocessError(f"the compiler {name} cannot be run ({error.strerror})") from error
     if not target.exists():

@@ -128,7 +128,7 @@ void piece(const Part& p, int64_t from, int64_t n, double c) {
     const A* x0 = static_cast<const A*>(p.x0) + from;
     S* s = static_cast<S*>(p.s) + from;
     const Numbers<S> step(p, c);
-    const bool decay = step.decayed != S(0), near = std::fabs(step.c) < S(0.5);
+    const bool decay = !std::isnan(p.decayed), near = std::fabs(step.c) < S(0.5);
     constexpr bool HALF = std::is_same<X, bf16>::value;  // an average in half precision is rounded in turns
     if (near && decay) flat<true, true, HALF>(x, g, x0, s, n, step);
     else if (near) flat<false, true, HALF>(x, g, x0, s, n, step);
@@ -182,7 +182,7 @@ extern "C" int dualavg_step(Part* parts, int64_t count, const double* numbers) {
     for (int64_t i = 0; i < count; ++i) {
         const double lambda = lambdas[each * i];
         *parts[i].step += 1;
-        parts[i].decayed = lambda * weight_decay;
+        parts[i].decayed = weight_decay != 0 ? lambda * weight_decay : NAN;
         parts[i].lambda = numbers[2] != 0 ? -lambda : lambda;
         parts[i].pull = -(c / betas[each * i]);
         parts[i].k = *parts[i].step;

@@ -26,7 +26,8 @@ _KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that 
 }
 
 
-# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many, decayed, lambda, pull, k + 1.
+# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many,
+# decayed (NaN: nothing is), lambda, pull, k + 1.
 _ROW = struct.Struct("5Pq4d")
 KEPT = {"step", "x0", "s"}  # the state of a parameter whose step can be prepared
 _MOST_COMPILED = 64  # lists of other shapes or settings that are compiled, one after the other, in a process
@@ -40,12 +41,18 @@ class Prepared:
     addresses from Python takes several times as long as the step.
     """
 
-    __slots__ = ("grads", "kind", "ks", "params", "rows")
+    __slots__ = ("grads", "kept", "kind", "ks", "params", "rows")
 
     def __init__(
-        self, params: list[Tensor], grads: list[Tensor], rows: Any, ks: list[Any], kind: int
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        kept: list[Tensor],
+        rows: Any,
+        ks: list[Any],
+        kind: int,
     ) -> None:
-        self.params, self.grads = params, grads  # so that they stay alive
+        self.params, self.grads, self.kept = params, grads, kept  # so that they stay alive
         self.rows, self.kind = rows, kind
         self.ks = ks  # k + 1 of each, or once if it is the same for all
 
@@ -63,11 +70,16 @@ class Prepared:
 def prepare(params: list[Tensor], states: Any) -> Prepared | None:
     """Look at all that a step needs; None if any of it is out of the ordinary."""
     kernel = library()
-    if kernel is None:
+    if kernel is None or torch._C._len_torch_function_stack():  # a mode may answer for the tensors
         return None
     grads: list[Tensor] = []
-    rows = ctypes.create_string_buffer(_ROW.size * len(params) + _doubles(1).size)
-    kind = kernel.dualavg_prepare(params, states, grads, rows)
+    kept: list[Tensor] = []
+    room = len(params)
+    rows = ctypes.create_string_buffer(_ROW.size * room + _doubles(1).size)
+    try:
+        kind = kernel.dualavg_prepare(params, room, states, grads, kept, rows)
+    except (AttributeError, KeyError, TypeError, SystemError):  # parameters or state of another kind
+        return None
     if kind < 0:
         return None
     count = len(grads)
@@ -76,7 +88,7 @@ def prepare(params: list[Tensor], states: Any) -> Prepared | None:
     if math.isnan(k):  # there are several, or none
         ks = [row[-1] for row in _ROW.iter_unpack(rows.raw[: _ROW.size * count])]
     moving = params if count == len(params) else [p for p in params if p.grad is not None]
-    return Prepared(moving, grads, rows, ks, kind)
+    return Prepared(moving, grads, kept, rows, ks, kind)
 
 
 @functools.cache
@@ -114,7 +126,8 @@ def update(
         if kind is None or not _in_order(x, g, x0, s) or not (plain or lie_alike(x, x0, s)):
             rest.append(i)
             continue
-        numbers = (x.numel(), lam * weight_decay, -lam if maximize else lam, -(c / beta), k)
+        decayed = lam * weight_decay if weight_decay != 0 else math.nan
+        numbers = (x.numel(), decayed, -lam if maximize else lam, -(c / beta), k)
         row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, *numbers)
         if not (g.is_contiguous() if plain else g.stride() == x.stride()):
             # One such gradient is copied at a time, which takes the memory of one.

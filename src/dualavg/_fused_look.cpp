@@ -105,7 +105,7 @@ struct Python {
     void* (*address)(Object);
     void (*hold)(Object);
     void (*let_go)(Object);
-    void (*forget_error)();
+    Object (*error)();
 };
 struct Things { Object grad, cdata, x0, s, step, is_neg, none, no, tensor, parameter; };
 Python py;
@@ -133,8 +133,8 @@ bool is_plain(Object tensor) {  // its numbers are what memory holds
     return negative == things.no;
 }
 
-// What a list of parameters needs for its step. It holds all that it found while it looks: to ask a tensor for something
-// can run anybody's code, if there is a mode of torch's around it.
+// What a list of parameters needs for its step. It holds all that it finds while it looks: to ask for a tensor's hash is
+// to run Python, and with it whoever waits for his turn.
 class Collection {
   public:
     std::vector<void*> cells;  // five a parameter that has a gradient: x, g, x0, s, step
@@ -145,9 +145,10 @@ class Collection {
         for (Object object : held) py.let_go(object);
     }
 
-    // Whether nothing is out of the ordinary so far. The gradients go into `grads`.
-    bool collect(Object params, Object states, Object grads) {
-        return find(params, states) && find_gradients(grads) && look_inside();
+    // Whether nothing is out of the ordinary so far; if not, there may be an error of Python's. The gradients go into
+    // `grads`, the state into `kept`.
+    bool collect(Object params, int64_t room, Object states, Object grads, Object kept) {
+        return find(params, room, states) && find_gradients(grads, kept) && look_inside();
     }
 
   private:
@@ -173,14 +174,15 @@ class Collection {
         return address;
     }
 
-    bool find(Object params, Object states) {
+    bool find(Object params, int64_t room, Object states) {
         const int64_t all = py.list_size(params);
-        if (all < 0) return false;
+        if (all < 0 || all > room) return false;
         held.reserve(6 * all), found.reserve(all), cells.reserve(5 * all);
         for (int64_t i = 0; i < all; ++i) found.push_back({keep(py.list_item(params, i))});
         for (Found& f : found) {
             if (!is(f.p, things.tensor, things.parameter)) return false;
             f.state = keep(py.dict_item(states, f.p));
+            if (!f.state && py.error()) return false;
             f.x = insides(f.p);
             if (!f.x) return false;
         }
@@ -188,7 +190,7 @@ class Collection {
         return true;
     }
 
-    bool find_gradients(Object grads) {
+    bool find_gradients(Object grads, Object kept) {
         size_t count = 0;
         for (Found& f : found) {
             Object g = py.attribute(f.p, things.grad);
@@ -201,7 +203,9 @@ class Collection {
             f.x0 = keep(py.dict_item(f.state, things.x0));
             f.s = keep(py.dict_item(f.state, things.s));
             f.step = keep(py.dict_item(f.state, things.step));
-            if (!f.x0 || !f.s || !f.step) return false;
+            for (Object tensor : {f.x0, f.s, f.step}) {
+                if (!tensor || py.append(kept, tensor) != 0) return false;
+            }
             found[count++] = f;
         }
         found.resize(count);
@@ -219,7 +223,7 @@ class Collection {
         }
         for (void* cell : cells) then(cell);
         for (const Found& f : found) {
-            if (!is_plain(f.p) || !is_plain(f.g)) return false;
+            if (!is_plain(f.p) || !is_plain(f.g) || !is_plain(f.x0) || !is_plain(f.s)) return false;
         }
         return true;
     }
@@ -236,14 +240,12 @@ extern "C" void dualavg_introduce(void* const* looks, const int32_t* codes, void
 }
 
 // Look at the step of a list of parameters: fill in `parts`, and behind them the k + 1 of all, or NaN if there is not one.
-// Changes no tensor. Returns what kind they are, or -1 if any is out of the ordinary. Whoever calls holds Python's lock.
-extern "C" int dualavg_prepare(Object params, Object states, Object grads, Part* parts) {
+// Changes no tensor. Returns what kind they are, or -1 if any is out of the ordinary. Whoever calls holds Python's lock,
+// and looks whether Python has an error.
+extern "C" int dualavg_prepare(Object params, int64_t room, Object states, Object grads, Object kept, Part* parts) {
     if (!introduced) return -1;
     Collection all;
-    if (!all.collect(params, states, grads)) {
-        py.forget_error();
-        return -1;
-    }
+    if (!all.collect(params, room, states, grads, kept)) return -1;
     const int64_t count = all.cells.size() / 5;
     int kind = count ? -1 : 0;
     for (int64_t i = 0; i < count; ++i) {
