@@ -100,6 +100,10 @@ def test_a_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "DUALAVG_CACHE" not in said
 
 
+def test_a_compiler_that_fails_without_a_word_is_named(tmp_path: Path) -> None:
+    assert "the compiler false ends with 1." in steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="false")
+
+
 def test_a_compiler_that_leaves_nothing_is_named(tmp_path: Path) -> None:
     said = steps(DUALAVG_CACHE=str(tmp_path / "cache"), CXX="true")
     assert "the compiler true ends well and leaves no library." in said

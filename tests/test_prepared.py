@@ -328,9 +328,7 @@ def test_under_a_mode_of_torch_s_the_tensors_are_not_looked_into(prepared: list[
 
 
 @pytest.mark.parametrize("key", ["x0", "s"])
-def test_a_state_that_is_a_negative_view_is_none_of_the_kernel_s_business(
-    key: str, prepared: list[bool]
-) -> None:
+def test_a_state_that_is_a_negative_view_is_none_of_the_kernel_s_business(key: str) -> None:
     optimizer = MDA(ordinary(), fused=True)
     train(optimizer, range(2))
     state = optimizer.state[optimizer.param_groups[0]["params"][3]]

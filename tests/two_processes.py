@@ -53,7 +53,7 @@ def _worker(rank: int, task: Callable[[slice, Path], Any], folder: Path) -> None
     finally:
         dist.destroy_process_group()
     # Device meshes keep gloo's threads alive beyond that; one that still holds a tensor while the interpreter
-    # is taken down aborts the process, once in some hundred runs.
+    # is taken down aborts the process now and then.
     os._exit(0)
 
 

@@ -133,8 +133,8 @@ bool is_plain(Object tensor) {  // its numbers are what memory holds
     return negative == things.no;
 }
 
-// What a list of parameters needs for its step. It holds all that it finds while it looks: to ask for a tensor's hash is
-// to run Python, and with it whoever waits for his turn.
+// What a list of parameters needs for its step. It holds what it finds while it looks, or has a list hold it: to ask for a
+// tensor's hash is to run Python, and with it whoever waits for his turn.
 class Collection {
   public:
     std::vector<void*> cells;  // five a parameter that has a gradient: x, g, x0, s, step
@@ -177,7 +177,7 @@ class Collection {
     bool find(Object params, int64_t room, Object states) {
         const int64_t all = py.list_size(params);
         if (all < 0 || all > room) return false;
-        held.reserve(6 * all), found.reserve(all), cells.reserve(5 * all);
+        held.reserve(2 * all), found.reserve(all), cells.reserve(5 * all);
         for (int64_t i = 0; i < all; ++i) found.push_back({keep(py.list_item(params, i))});
         for (Found& f : found) {
             if (!is(f.p, things.tensor, things.parameter)) return false;
@@ -193,19 +193,20 @@ class Collection {
     bool find_gradients(Object grads, Object kept) {
         size_t count = 0;
         for (Found& f : found) {
-            Object g = py.attribute(f.p, things.grad);
-            if (!g) return false;
-            held.push_back(g);
-            if (g == things.none) continue;
-            soon(g);
-            if (py.append(grads, g) != 0 || !f.state || py.dict_size(f.state) != 3) return false;
-            f.g = g;
-            f.x0 = keep(py.dict_item(f.state, things.x0));
-            f.s = keep(py.dict_item(f.state, things.s));
-            f.step = keep(py.dict_item(f.state, things.step));
+            f.g = py.attribute(f.p, things.grad);
+            if (!f.g) return false;
+            const bool taken = f.g == things.none || py.append(grads, f.g) == 0;
+            py.let_go(f.g);  // the list goes on owning it
+            if (f.g == things.none) continue;
+            if (!taken || !f.state || py.dict_size(f.state) != 3) return false;
+            f.x0 = py.dict_item(f.state, things.x0);
+            f.s = py.dict_item(f.state, things.s);
+            f.step = py.dict_item(f.state, things.step);
             for (Object tensor : {f.x0, f.s, f.step}) {
                 if (!tensor || py.append(kept, tensor) != 0) return false;
+                soon(tensor);
             }
+            soon(f.g);
             found[count++] = f;
         }
         found.resize(count);
