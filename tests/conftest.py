@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_study import Command
+from support.tiny_study import Command
 
-pytest.register_assert_rewrite("page_reader")
+pytest.register_assert_rewrite("support.page_reader")
 
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -54,7 +54,7 @@ def dualavg(capsys: pytest.CaptureFixture[str]) -> Command:
 @pytest.fixture(scope="module")
 def runs() -> list[dict[str, Any]]:
     """A made-up study, in which one confirmation diverged."""
-    from synthetic_runs import study
+    from support.synthetic_runs import study
 
     return study(confirm_diverges={("adam", 1003)})
 

@@ -1,0 +1,305 @@
+"""Figures of a study: in the page's colours, each optimizer in its own, nothing hidden."""
+
+import copy
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+from matplotlib.figure import Figure
+from support.page_reader import words
+from support.synthetic_runs import study
+
+from dualavg_bench import drawing, figures, report, stats
+
+
+def drawn_axes(figure, monkeypatch, *arguments):
+    """The axes of a figure, drawn but not turned into SVG."""
+    axes = Figure().add_subplot()
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "svg", lambda draw, *_, **__: draw(axes))
+        figure(*arguments)
+    return axes
+
+
+def sensitivity_axes(summary, monkeypatch):
+    return drawn_axes(figures.sensitivity, monkeypatch, summary)
+
+
+def marks(axes, marker):
+    """Where each optimizer's marks of a kind are, in pixels; one list a line."""
+    return [
+        line.get_transform().transform(line.get_xydata()).tolist()
+        for line in axes.lines
+        if line.get_marker() == marker and len(line.get_xdata())
+    ]
+
+
+def drawings(summary, runs):
+    return {
+        "train": figures.training_curves(summary, runs),
+        "valid": figures.validation_curves(summary, runs),
+        "sensitivity": figures.sensitivity(summary),
+        "budget": figures.budget(summary),
+        **({"differences": figures.differences(summary)} if summary["comparisons"] else {}),
+        "time": figures.step_time(summary),
+        "memory": figures.memory(summary),
+    }
+
+
+def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
+    for name, text in drawings(summary, runs).items():
+        root = ET.fromstring(text)
+        assert root.tag.endswith("svg"), name
+        assert "width" not in root.attrib
+        assert root.attrib["role"] == "img"
+        assert "<text" in text
+        assert "<style" not in text
+        assert "var(--ink" in text
+        bare = re.sub(r"var\(--\w+, #[0-9a-f]{6}\)", "", text)
+        assert set(re.findall(r"#[0-9a-f]{6}\b", bare)) == set(), name
+
+
+def test_an_optimizer_has_one_colour_in_every_figure_and_study(summary, runs):
+    alone = [r for r in runs if r["optimizer"] == "adam"]
+    expected = f"--c{drawing.looks(['adam'])['adam']},"
+    for text in drawings(stats.summarize(alone), alone).values():
+        assert set(re.findall(r"--c\d,", text)) <= {expected}
+    names = ["mda", "sgd", "adam", "x.Y", "z.W"]
+    looks = drawing.looks(names)
+    assert len(set(looks.values())) == 5
+    assert looks["adam"] == drawing.looks(["adam"])["adam"]
+    assert len(drawing.looks([f"o{i}" for i in range(20)])) == 20
+
+
+def test_diverged_points_are_crossed_in_the_sensitivity_figure(summary):
+    calm = copy.deepcopy(summary)
+    for points in calm["sensitivity"].values():
+        for point in points:
+            point["diverged"] = 0
+    cross = re.compile(r"M -4\.5 4\.5\s+L 4\.5 -4\.5")
+    assert len(cross.findall(figures.sensitivity(summary))) == 3  # one marker an optimizer
+    assert cross.findall(figures.sensitivity(calm)) == []
+
+
+def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
+    lrs = dict.fromkeys(("mda", "sgd", "adam"), (0.1, 0.3, 1.0))
+    for higher in (True, False):
+        axes = sensitivity_axes(stats.summarize(study(lrs=lrs, higher_is_better=higher)), monkeypatch)
+        crosses = marks(axes, "x")
+        assert [len(places) for places in crosses] == [1, 1, 1]
+        (xs, ys) = zip(*(places[0] for places in crosses), strict=True)
+        assert max(xs) - min(xs) < 1  # they diverged at one step size
+        points = [72 * y / axes.figure.dpi for y in sorted(ys)]
+        assert min(b - a for a, b in pairwise(points)) > 5
+        inside = axes.get_window_extent()
+        assert inside.y0 < min(ys) < max(ys) < inside.y1
+        assert inside.x0 < xs[0] < inside.x1
+
+
+def test_crosses_are_at_the_end_that_the_caption_names_and_hide_no_point(monkeypatch):
+    for higher, end in ((True, "bottom"), (False, "top")):
+        summary = stats.summarize(study(higher_is_better=higher))
+        axes = sensitivity_axes(summary, monkeypatch)
+        heights = [y for crosses in marks(axes, "x") for _, y in crosses]
+        points = [y for marker in "os^" for places in marks(axes, marker) for _, y in places]
+        assert len(heights) == 3
+        if higher:
+            assert max(heights) < min(points)
+        else:
+            assert min(heights) > max(points)
+        assert f"At the {end}, each optimizer at a height of its own: a cross" in words(
+            report.render(summary)
+        )
+
+
+def test_a_step_size_at_which_everything_diverged_is_on_the_axis(summary, monkeypatch):
+    wild = copy.deepcopy(summary)
+    for point in wild["sensitivity"]["sgd"]:
+        if point["lr"] == 0.1:
+            point |= {"lr": 50.0, "diverged": 2}
+    low, high = sensitivity_axes(wild, monkeypatch).get_xlim()
+    assert low < 1e-4
+    assert high > 50
+
+
+def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
+    before = sensitivity_axes(summary, monkeypatch)
+    spoilt = copy.deepcopy(summary)
+    bad = next(point for point in spoilt["sensitivity"]["sgd"] if point["lr"] == 0.01)
+    bad["mean"] = -5000.0
+    after = sensitivity_axes(spoilt, monkeypatch)
+    assert after.get_ylim()[0] >= before.get_ylim()[0] - 1
+    assert marks(before, "v") == []
+    (((x, y),),) = marks(after, "v")  # a hollow caret, at the axis, over its step size
+    assert x == pytest.approx(after.transData.transform((0.01, 0))[0])
+    box = after.get_window_extent()
+    assert box.y0 <= y < (box.y0 + box.y1) / 2
+    caret = next(line for line in after.lines if line.get_marker() == "v" and len(line.get_xdata()))
+    assert caret.get_markerfacecolor() == "none"
+    caption = words(report.render(spoilt))
+    assert (
+        f"a hollow caret where one lies beyond it; the plot goes from the best point to about {figures.REACH}"
+        in caption
+    )
+
+
+def test_the_chosen_points_are_always_shown(summary, monkeypatch):
+    poor = copy.deepcopy(summary)
+    chosen = poor["optimizers"]["adam"]["chosen"]
+    chosen["valid"]["mean"] = -5000.0
+    assert sensitivity_axes(poor, monkeypatch).get_ylim()[0] < -5000
+
+
+def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
+    def renamed(names):
+        made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
+        return drawings(stats.summarize(made), made)
+
+    for name, text in renamed({"mda": "schedulefree.SGDScheduleFree"}).items():
+        assert "SGDScheduleFree" in text, name
+        assert "schedulefree." not in text, name
+    for name, text in renamed({"mda": "one.Lion", "sgd": "two.Lion"}).items():
+        assert "one.Lion" in text, name
+        assert "two.Lion" in text, name
+
+
+def test_error_bars_end_inside_the_frame(summary, monkeypatch):
+    wide = copy.deepcopy(summary)
+    best = max(wide["sensitivity"]["mda"], key=lambda point: point["mean"])
+    best["se"] = 4.0
+    low, high = sensitivity_axes(wide, monkeypatch).get_ylim()
+    assert low < best["mean"] - 4.0
+    assert best["mean"] + 4.0 < high
+
+
+def test_one_long_error_bar_does_not_flatten_the_points(summary, monkeypatch):
+    narrow = sensitivity_axes(summary, monkeypatch).get_ylim()
+    wild = copy.deepcopy(summary)
+    wild["sensitivity"]["mda"][0]["se"] = 1e4
+    low, high = sensitivity_axes(wild, monkeypatch).get_ylim()
+    assert high - low < 2.5 * (narrow[1] - narrow[0])
+
+
+@pytest.mark.parametrize(
+    ("higher", "first", "scale"),
+    [
+        (True, 0.0, "linear"),  # BLEU: nothing at first, which has no logarithm
+        (True, 1.0, "linear"),  # a score is read by its differences, however small it was at first
+        (False, 5000.0, "log"),  # perplexity
+        (False, 0.0, "linear"),
+    ],
+)
+def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, scale, monkeypatch):
+    runs = study(higher_is_better=higher)
+    summary = stats.summarize(runs)
+    for run in runs:
+        count = len(run["valid"]["accuracy"])
+        run["valid"]["accuracy"] = [first, *(1.0 * 40.0 ** (k / (count - 2)) for k in range(count - 1))]
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    assert axes.get_yscale() == scale
+    summary["budget"] = {name: [100.0, 1.0] for name in summary["budget"]}  # as older summaries have it
+    budget = drawn_axes(figures.budget, monkeypatch, summary)
+    assert budget.get_yscale() == ("linear" if higher else "log")
+
+
+def test_a_score_of_zero_is_not_far_above_the_frame_s_end(monkeypatch):
+    runs = study()
+    summary = stats.summarize(runs)
+    for run in runs:
+        run["valid"]["accuracy"] = [0.0 for _ in run["valid"]["accuracy"][:-1]] + [80.0]
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    assert -4 < axes.get_ylim()[0] < 0
+
+
+LONG = "mean_absolute_error of the reconstructed volumes over all slices of every patient of the test split"
+
+
+def text_boxes(axes):
+    """Where the labels of the axes end up, and the whole figure, in pixels."""
+    axes.figure.set_layout_engine("constrained")
+    axes.figure.set_size_inches(5.2, 3.5)
+    axes.figure.draw_without_rendering()
+    return axes.xaxis.label.get_window_extent(), axes.yaxis.label.get_window_extent(), axes.figure.bbox
+
+
+@pytest.mark.parametrize("unit", ["%", "points per thousand of the largest value"])
+def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
+    runs = study(metric=LONG, unit=unit)
+    summary = stats.summarize(runs)
+    for figure, arguments in (
+        (figures.sensitivity, [summary]),
+        (figures.budget, [summary]),
+        (figures.differences, [summary]),
+        (figures.validation_curves, [summary, runs]),
+    ):
+        below, beside, whole = text_boxes(drawn_axes(figure, monkeypatch, *arguments))
+        assert whole.x0 <= below.x0 < below.x1 <= whole.x1, figure.__name__
+        if beside.height > 0:
+            assert whole.y0 <= beside.y0 < beside.y1 <= whole.y1, figure.__name__
+
+
+def test_more_names_in_the_legend_make_a_figure_higher(runs):
+    def height(names):
+        made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
+        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', figures.budget(stats.summarize(made)))
+        return float(box[1])
+
+    assert height({name: f"AnOptimizerWithALongName{name}" for name in ("mda", "sgd")}) > height({}) + 10
+
+
+@pytest.mark.parametrize("limits", [(3.0, 70.0), (15.0, 90.0), (1.0, 1e6), (0.96, 1.25), (2.0, 9.0)])
+def test_a_log_axis_has_at_least_two_numbers(limits):
+    axes = Figure().add_subplot()
+    axes.set_yscale("log")
+    axes.set_ylim(*limits)
+    figures._log_ticks(axes.yaxis, limits)
+    ticks = [tick for tick in axes.yaxis.get_majorticklocs() if limits[0] <= tick <= limits[1]]
+    assert 2 <= len(ticks) <= 12
+    assert len(set(axes.yaxis.get_major_formatter().format_ticks(ticks))) == len(ticks)
+
+
+def test_a_sensitivity_figure_over_one_decade_has_two_numbers_on_each_log_axis(monkeypatch):
+    lrs = {"mda": (0.2, 0.4, 0.8), "sgd": (0.3, 0.4, 0.5)}
+    summary = stats.summarize(study(lrs=lrs, higher_is_better=False))
+    for points in summary["sensitivity"].values():
+        for point in points:
+            point["mean"] = 3.0 if point["lr"] < 0.45 else 75.0
+    axes = sensitivity_axes(summary, monkeypatch)
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        assert len([tick for tick in axis.get_majorticklocs() if limits[0] <= tick <= limits[1]]) > 1
+
+
+def test_diverged_points_do_not_flatten_the_budget(monkeypatch):
+    summary = stats.summarize(study())
+    scores = [30.0, 80.0, 88.0, 89.0, 90.0, 90.5, 90.8, 90.9, 91.0]
+    summary["budget"] = {name: {"scores": scores, "n": 2, "runs": []} for name in summary["budget"]}
+    axes = drawn_axes(figures.budget, monkeypatch, summary)
+    low, high = axes.get_ylim()
+    assert 80 < low < 91 < high
+    carets = marks(axes, "v")
+    assert [len(places) for places in carets] == [2, 2, 2]
+    assert len({round(y) for places in carets for _, y in places}) == 3  # each at a height of its own
+    calm = copy.deepcopy(summary)
+    for entry in calm["budget"].values():
+        entry["scores"] = [90.0, 90.5, 91.0]
+    assert marks(drawn_axes(figures.budget, monkeypatch, calm), "v") == []
+
+
+def test_the_cost_is_drawn_with_its_spread(summary, monkeypatch):
+    wide = copy.deepcopy(summary)
+    entry = wide["times"]["optimizers"]["mda"]["step_ms"]
+    entry |= {"low": 3.0, "lower": 4.0, "median": 5.0, "upper": 5.5, "high": 6.0}
+    axes = drawn_axes(figures.step_time, monkeypatch, wide)
+    drawn = [list(line.get_xdata()) for line in axes.lines]
+    assert [3.0, 6.0] in drawn
+    assert [4.0, 5.5] in drawn
+    assert marks(axes, ">") == []
+    entry["high"] = 5000.0  # one run on a busy machine
+    far = drawn_axes(figures.step_time, monkeypatch, wide)
+    assert len(marks(far, ">")) == 1
+    assert far.get_xlim()[1] < 20
+    older = copy.deepcopy(summary)
+    for measured in older["times"]["optimizers"].values():
+        measured["step_ms"] = {key: measured["step_ms"][key] for key in ("median", "low", "high", "n")}
+    assert "<svg" in figures.step_time(older)

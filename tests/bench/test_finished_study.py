@@ -1,0 +1,206 @@
+"""What the command line makes of finished runs: the page, the table, TensorBoard."""
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.synthetic_runs import study
+from support.tiny_study import Command, write_recipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished tiny study, run without workers."""
+    from dualavg_bench import runner
+    from dualavg_bench.store import RunFolder
+    from dualavg_bench.study import Study
+
+    root = tmp_path_factory.mktemp("finished")
+    folder = root / "spirals-quick"
+    study = Study.of(str(write_recipe(root, steps=30)), "quick", root, root / "data")
+
+    def execute(specs):
+        folders = [RunFolder.of(folder, "spirals", spec.hash) for spec in specs]
+        return [
+            runner.run(spec, study.recipe, place, root) for spec, place in zip(specs, folders, strict=True)
+        ]
+
+    study.run(execute, extend=False)
+    return folder
+
+
+# The page
+
+
+def test_report_is_made_again_from_the_runs(dualavg: Command, finished: Path) -> None:
+    code, out, err = dualavg("report", finished)
+    assert code == 0, err
+    assert out.strip() == str(finished / "report.html")
+    assert "spirals" in (finished / "report.html").read_text()
+
+
+def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / finished.name
+    other.mkdir(parents=True)
+    summary = json.loads((finished / "summary.json").read_text())
+    summary["runs"] = {name[::-1]: run for name, run in summary["runs"].items()}
+    (other / "summary.json").write_text(json.dumps(summary))
+    code, out, err = dualavg("report", "--compare", finished, other)
+    assert code == 0, err
+    assert out.strip() == str(finished / "compare.html")
+    page = (finished / "compare.html").read_text()
+    for folder in (finished, other):  # of one name: told apart by what they lie in
+        assert f"spirals (quick), {folder.parent.name}/spirals-quick" in page
+
+
+def test_report_does_not_compare_a_study_with_itself(dualavg: Command, finished: Path) -> None:
+    code, _, err = dualavg("report", "--compare", finished, finished)
+    assert code == 1
+    assert err == "dualavg: spirals-quick and spirals-quick are the same study, run for run: name it once."
+
+
+def test_a_summary_that_lacks_something_gets_a_sentence(
+    dualavg: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualavg_bench.report._figures", lambda *_: {})  # drawing takes most of the time
+    folder = tmp_path / finished.name
+    shutil.copytree(finished, folder)
+    file = folder / "summary.json"
+    whole = json.loads(file.read_text())
+    newer = {"packages", "command", "extension", "failures"}  # a summary without them is an older one
+    optional = {"format", "budget", *newer}
+    cases = [({"runs", "optimizers"}, {"format": 1})]
+    cases += [({key}, {k: v for k, v in whole.items() if k != key}) for key in whole.keys() - optional]
+    for keys, damaged in cases:
+        file.write_text(json.dumps(damaged))
+        for more in ([], ["--compare"]):
+            code, _, err = dualavg("report", folder, *more)
+            assert code == 1, keys
+            assert err.startswith(f"dualavg: {file} is not whole, ")
+            assert re.search(r"the page needs '(\w+)'\. The study's command, given again, ", err)[1] in keys
+
+
+# The table
+
+
+def announced(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the end of a study prints, up to the verdict."""
+    from dualavg_bench import display, stats
+
+    summary = stats.summarize(runs)
+    display.announce(summary, Path("report.html"))
+    return capsys.readouterr().out.partition(summary["verdict"][:20])[0].splitlines()
+
+
+def test_the_table_goes_from_best_to_worst_in_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualavg_bench.display.console._width", 80)
+    long = "schedulefree.AdamWScheduleFree"
+    names = {"mda": "z.Lion", "sgd": long, "adam": "adam"}
+    runs = [
+        {**run, "optimizer": names[run["optimizer"]], "schedule": "inverse_sqrt"}
+        for run in study(confirm_diverges={("adam", 1003)})
+    ]
+    lines = announced(runs, capsys)
+    assert max(map(len, lines)) <= 80
+    rows = [re.split(r"  +", line.strip()) for line in lines if " ± " in line]
+    assert rows[0] == ["optimizer", "mean ± s.e.", "n", "lr", "decay", "schedule", "remarks"]
+    assert [row[0] for row in rows[1:]] == ["Lion", "AdamWScheduleFree", "adam"]
+    scores = [row[1] for row in rows[1:]]
+    assert len({len(part.partition(".")[2]) for score in scores for part in score.split(" ± ")}) == 1
+    means = [float(score.split(" ± ")[0]) for score in scores]
+    assert means == sorted(means, reverse=True)
+    printed = " ".join(" ".join(lines).split())
+    assert "step size on" in printed  # all of a remark, over as many lines as it takes
+    assert "diverged" in printed
+
+
+def test_the_table_has_remarks_only_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    calm = [run for run in study() if run["optimizer"] != "mda"]  # it is mda that ends on the edge
+    assert "remarks" not in "".join(announced(calm, capsys))
+    assert "remarks" in "".join(announced(study(), capsys))
+
+
+def test_the_table_keeps_two_optimizers_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"mda": "a.Lion", "sgd": "b.Lion", "adam": "adam"}
+    lines = announced([{**run, "optimizer": names[run["optimizer"]]} for run in study()], capsys)
+    assert {line.split()[0] for line in lines if " ± " in line} >= {"a.Lion", "b.Lion", "adam"}
+
+
+# TensorBoard
+
+with_tensorboard = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="pip install tensorboard"
+)
+
+
+@pytest.mark.parametrize("command", [["study", "cifar10"], ["run", "cifar10", "--lr", "1"]], ids=" ".join)
+def test_a_missing_tensorboard_is_said_before_anything_runs(
+    command: list[str], dualavg: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "tensorboard" else find(name, *more)
+    )
+    code, _, err = dualavg(*command, "--tensorboard")
+    assert code == 1
+    assert err == "dualavg: --tensorboard needs the tensorboard package: pip install tensorboard."
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_flag_arrives(flag: bool, dualavg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("dualavg_bench.sinks.require_tensorboard", lambda: None)
+    monkeypatch.setattr("dualavg_bench.commands.run_study", lambda *_, **more: seen.append(more))
+    monkeypatch.setattr("dualavg_bench.commands.run_one", lambda *_, **more: seen.append(more))
+    more = ["--tensorboard"] if flag else []
+    dualavg("study", "cifar10", *more)
+    dualavg("run", "cifar10", "--lr", "1", *more)
+    assert [call.get("tensorboard", False) for call in seen] == [flag, flag]
+
+
+@with_tensorboard
+def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from dualavg_bench.sinks import write_tensorboard
+
+    runs = [json.loads(path.read_text()) for path in finished.rglob("result.json")]
+    for _ in range(2):
+        write_tensorboard(runs, tmp_path)
+    folders = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+    assert len(folders) == len(runs)
+    assert "mda-lr0.3-wd0-linear-seed0" in folders
+    diverged = 0
+    for run in runs:
+        name = f"{run['optimizer']}-lr{run['lr']:g}-wd0-linear-seed{run['seed']}"
+        events = EventAccumulator(str(tmp_path / "tensorboard" / name)).Reload()
+        for split in ("train", "valid"):
+            points = events.Scalars(f"loss/{split}") if run[split]["step"] else []
+            assert [point.step for point in points] == run[split]["step"]
+            assert [point.value for point in points] == pytest.approx(run[split]["loss"], rel=1e-6)
+        (said,) = events.Scalars("final/diverged")
+        diverged += said.value
+        assert said.value == (run["status"] == "diverged")
+        if run["test"] is not None:
+            (score,) = events.Scalars("final/test accuracy")
+            assert score.value == pytest.approx(run["test"]["accuracy"], rel=1e-6)
+    assert diverged == 1
+
+
+@with_tensorboard
+def test_a_strange_name_stays_in_the_folder(finished: Path, tmp_path: Path) -> None:
+    from dualavg_bench.sinks import write_tensorboard
+
+    run = json.loads(next(finished.rglob("result.json")).read_text())
+    write_tensorboard([{**run, "optimizer": "../../evil name"}], tmp_path / "study")
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
+    (only,) = (tmp_path / "study" / "tensorboard").iterdir()
+    assert only.name.startswith(".._.._evil_name-lr")

@@ -1,0 +1,56 @@
+"""A study whose runs are made up: its grid and seeds are real, nothing is trained."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from dualavg_bench.recipe import Grid, RunSpec, Seeds
+from dualavg_bench.study import Study
+from support.lines import make_recipe
+
+
+def make_study(folder: Path, **changes: Any) -> Study:
+    grids = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in ("mda", "sgd")}
+    recipe = make_recipe(**{"grids": grids, "seeds": Seeds(tune=2, confirm=3), **changes})
+    prints = {False: "data", True: "data and test"}
+    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, prints)
+
+
+def pretend(best: dict[str, float], executed: list[RunSpec]):
+    """An executor that trains nothing: an optimizer's error is the distance of its lr from its best."""
+
+    def execute(specs):
+        executed.extend(specs)
+        return [result(spec, best) for spec in specs]
+
+    return execute
+
+
+def result(spec: RunSpec, best: dict[str, float]) -> dict[str, Any]:
+    error = abs(math.log(spec.point.lr / best[spec.optimizer])) + 0.01 * (spec.seed % 7)
+    return {
+        "format": 1,
+        "hash": spec.hash,
+        "recipe": "lines",
+        "scale": "quick",
+        "optimizer": spec.optimizer,
+        "lr": spec.point.lr,
+        "weight_decay": spec.point.weight_decay,
+        "schedule": spec.point.schedule,
+        "seed": spec.seed,
+        "phase": "confirm" if spec.test else "tune",
+        "metric": "error",
+        "higher_is_better": False,
+        "unit": "",
+        "status": "finished",
+        "diverged_at": None,
+        "why": None,
+        "steps": 60,
+        "spec": spec.to_json(),
+        "train": {"step": [10], "loss": [error]},
+        "valid": {"step": [0, 60], "loss": [9.0, error], "error": [9.0, error]},
+        "test": {"loss": error, "error": error} if spec.test else None,
+        "time": {"seconds": 1.0, "step_ms": 1.0, "optimizer_ms": 0.1},
+        "peak_mb": 1.0,
+        "machine": {"torch": "2.13.0", "dualavg": "0.1"},
+    }
