@@ -27,10 +27,6 @@ def test_the_code_on_the_page_runs(
     assert len(blocks) == len(opened), "Python that is indented or fenced otherwise was passed over"
 
 
-def test_the_readme_has_code_to_run() -> None:
-    assert BLOCK.search((ROOT / "README.md").read_text())
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_links_to_in_the_project_is_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):

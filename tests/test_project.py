@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PINS = (ROOT / "constraints.txt").read_text()
 
@@ -44,11 +42,6 @@ def test_public_names_are_those_of_the_package() -> None:
 
     assert dualavg.__all__ == ["MDA", "DualAveraging", "schedules", "theory"]
     assert (Path(dualavg.__file__).parent / "py.typed").exists()
-
-
-@pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", ".ci/run"])
-def test_the_project_has_its_files(name: str) -> None:
-    assert (ROOT / name).stat().st_size > 0
 
 
 def test_one_arrow_leads_from_the_benchmark_to_the_library() -> None:
