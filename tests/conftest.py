@@ -62,6 +62,6 @@ def runs() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary of that study."""
-    from dualavg_bench import stats
+    from dualavg_bench.analysis import statistics
 
-    return stats.summarize(runs, about="A small network.", paper="Section 4.1")
+    return statistics.summarize(runs, about="A small network.", paper="Section 4.1")

@@ -12,9 +12,11 @@ from typing import Any
 
 from rich.progress import Progress
 
-from dualavg_bench.display import Display, announce, console, print_run
-from dualavg_bench.recipe import RecipeError, RunSpec, Scale
-from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically
+from dualavg_bench.recipe import RecipeError, Scale
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.files import StoreError, read_json, write_atomically
+from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.terminal import Display, announce, console, print_run
 
 MENDABLE = (RecipeError, StoreError, ValueError, OSError)  # what a person can mend: a sentence
 
@@ -62,7 +64,7 @@ class Shared:
 
 @contextlib.contextmanager
 def _workers(workers: int | None, scheduler: str | None, *, together: bool = False) -> Iterator[Shared]:
-    from dualavg_bench.engine import cluster
+    from dualavg_bench.study.cluster import cluster
 
     with cluster(workers, scheduler) as client, (display := Display(client, together=together)).progress:
         shared = Shared(display)
@@ -102,9 +104,9 @@ def run_study(
     Raises:
         Incomplete: at the end, when all is written, if some optimizers are without result.
     """
-    from dualavg_bench.engine import Engine, Unfinished, finished_runs
-    from dualavg_bench.sinks import require_tensorboard, write_tensorboard
-    from dualavg_bench.study import Incomplete, Study
+    from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
+    from dualavg_bench.study.executor import Engine, Unfinished, finished_runs
+    from dualavg_bench.study.study import Incomplete, Study
 
     if tensorboard:
         require_tensorboard()  # now, not when the runs are done
@@ -172,8 +174,8 @@ def reproduce(
         scheduler: address of a dask scheduler to use instead.
         more: what else `run_study` takes.
     """
-    from dualavg_bench import paper
-    from dualavg_bench.reproduction import render
+    from dualavg_bench.analysis import paper
+    from dualavg_bench.report.paper_page import render
 
     names = tuple(dict.fromkeys(names or paper.RECIPES))
     for name in names:
@@ -218,7 +220,7 @@ def _together(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -
 
 def _attempt(name: str, **more: Any) -> Finished | str:
     """Run a study; whatever goes wrong with it, only Ctrl-C keeps the others from running."""
-    from dualavg_bench.study import Incomplete
+    from dualavg_bench.study.study import Incomplete
 
     try:
         return run_study(name, **more)
@@ -240,7 +242,7 @@ def _attempt(name: str, **more: Any) -> Finished | str:
 
 def _found(name: str, scale: Scale, out: Path) -> Finished | None:
     """Return a study that lies finished in `out`, if a page can be made of it; nobody asked for it now."""
-    from dualavg_bench.reproduction import render
+    from dualavg_bench.report.paper_page import render
 
     folder = out.absolute() / f"{name}-{scale}"
     try:
@@ -270,14 +272,14 @@ def run_one(
     """Train one run in this process, or in torchrun's, and print its result."""
     import torch.distributed as dist
 
-    from dualavg_bench import optimizers, runner
-    from dualavg_bench.recipe import Point
-    from dualavg_bench.sinks import require_tensorboard, write_tensorboard
-    from dualavg_bench.study import Study
+    from dualavg_bench.recipe import Point, registry
+    from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
+    from dualavg_bench.run import training
+    from dualavg_bench.study.study import Study
 
     if tensorboard:
         require_tensorboard()
-    optimizers.find(optimizer)
+    registry.find(optimizer)
     study = Study.of(reference, scale, out, data)
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
@@ -289,7 +291,7 @@ def run_one(
         quiet = not console.is_terminal or (processes > 1 and dist.get_rank() > 0)
         with Progress(console=console, disable=quiet) as progress:
             task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
-            result = runner.run(
+            result = training.run(
                 spec,
                 study.recipe,
                 RunFolder.of(study.out, study.recipe.name, spec.hash),
@@ -307,7 +309,7 @@ def run_one(
 
 def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
     """Write the pages of studies again from what is on disk."""
-    from dualavg_bench.report import render_comparison
+    from dualavg_bench.report.study_page import render_comparison
 
     files = [folder / "summary.json" for folder in folders]
     summaries = [read_json(file, "summary of a study") for file in files]
@@ -360,7 +362,7 @@ def _runs_of(summary: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 
 
 def _write_report(summary: dict[str, Any], runs: list[dict[str, Any]], folder: Path) -> Path:
-    from dualavg_bench.report import render
+    from dualavg_bench.report.study_page import render
 
     path = folder / "report.html"
     write_atomically(path, render(summary, runs).encode())

@@ -21,9 +21,10 @@ import torch.distributed as dist
 from support.lines import NUMBERS, Lines, evaluate, make_recipe, make_spec, network
 from support.tiny_study import write_recipe
 
-from dualavg_bench import runner, store
 from dualavg_bench.recipe import Recipe, RecipeError, Splits
-from dualavg_bench.store import RunFolder
+from dualavg_bench.run import training
+from dualavg_bench.store import folder as store
+from dualavg_bench.store.folder import RunFolder
 
 
 class Plain(Lines):
@@ -69,7 +70,7 @@ DATA = make_spec(make_recipe()).data
 def train(name: str, root: Path, **more: Any) -> dict[str, Any]:
     recipe = RECIPES[name]()
     spec = make_spec(recipe, "mda", lr=0.5)
-    return runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root, **more)
+    return training.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root, **more)
 
 
 # What the two processes do, each in a folder of its own --------------------------------------------
@@ -86,7 +87,7 @@ def resumed(root: Path) -> dict[str, Any]:
 
     try:
         train("two parts", root, should_stop=should_stop)
-    except runner.Interrupted:
+    except training.Interrupted:
         checkpoints = len(list(root.rglob("checkpoint.pt")))
         return {"asked": asked, "checkpoints": checkpoints, **train("two parts", root)}
     return {}
@@ -97,7 +98,7 @@ def cut_off(root: Path) -> dict[str, Any]:
     asked = iter((False, True))
     try:
         return train("two parts", root, should_stop=lambda: next(asked))
-    except runner.Interrupted:
+    except training.Interrupted:
         return {"folder": str(root)}
 
 
@@ -106,7 +107,7 @@ def finished(root: Path) -> dict[str, Any]:
     first = train("one part", root)
     recipe = make_recipe(data=lambda _: pytest.fail("the data was read"), model=quiet_network)
     spec = make_spec(recipe, "mda", lr=0.5, data=DATA)
-    again = runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
+    again = training.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
     return {"first": first, "again": again}
 
 
@@ -131,7 +132,7 @@ def order(root: Path) -> dict[str, Any]:
     spec = make_spec(recipe, data=DATA)
     RunFolder.result = slow_find  # type: ignore[method-assign]
     try:
-        runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
+        training.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
     finally:
         RunFolder.result = find  # type: ignore[method-assign]
     return times
@@ -142,7 +143,7 @@ def rank_0_evaluates(root: Path) -> dict[str, Any]:
     mine = evaluate if dist.get_rank() == 0 else lambda *_: {"loss": float("nan"), "error": -1.0}
     recipe = quiet_recipe(evaluate=mine)
     spec = make_spec(recipe, "mda", lr=0.5)
-    return runner.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
+    return training.run(spec, recipe, RunFolder.of(root, recipe.name, spec.hash), root)
 
 
 def refusal(root: Path, recipe: Recipe, *, spoil: bool = False) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def refusal(root: Path, recipe: Recipe, *, spoil: bool = False) -> dict[str, Any
         (folder.path / "result.json").write_text('{"format": 1, "ha')
     dist.barrier()
     try:
-        return runner.run(spec, recipe, folder, root)
+        return training.run(spec, recipe, folder, root)
     except (RecipeError, store.StoreError) as error:
         return {"refused": str(error)}
 

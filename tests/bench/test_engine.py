@@ -19,7 +19,7 @@ import psutil
 import pytest
 from support.tiny_study import TRAPS, Traps, command, environment, summary_without_times, write_recipe
 
-from dualavg_bench import engine
+from dualavg_bench.study import executor
 
 TIMEOUT = 240
 STARTED: list[subprocess.Popen[str]] = []
@@ -314,7 +314,7 @@ def test_a_warning_is_shown_once_a_process_and_not_once_a_run(monkeypatch: pytes
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     for _ in range(3):
-        with engine._each_warning_once():
+        with executor._each_warning_once():
             for said in ("shapes differ", "and so do dtypes"):
                 warnings.showwarning(said, UserWarning, "recipe.py", 3)
     assert shown == ["shapes differ", "and so do dtypes"]

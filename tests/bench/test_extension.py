@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pretended_study import make_study, pretend
 
-from dualavg_bench.extension import MOST_EXTENSIONS, further_points
-from dualavg_bench.recipe import Grid, Point, RunSpec
+from dualavg_bench.recipe import Grid, Point
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
 
 
 def grid(lrs: Any, decays: Any = (0.0,), schedules: Any = ("linear",)) -> Grid:

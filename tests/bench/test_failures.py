@@ -9,10 +9,11 @@ import pytest
 from support.pretended_study import make_study, pretend
 from support.tiny_study import Command, write_recipe
 
-from dualavg_bench import commands, display
-from dualavg_bench.engine import Failure, StudyFailed
-from dualavg_bench.recipe import Grid, RunSpec
-from dualavg_bench.study import Incomplete, Study
+from dualavg_bench import commands, terminal
+from dualavg_bench.recipe import Grid
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.study.executor import Failure, StudyFailed
+from dualavg_bench.study.study import Incomplete, Study
 
 BEST = {"mda": 1.0, "sgd": 0.9, "adam": 1.1}
 GRIDS = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in BEST}
@@ -113,7 +114,7 @@ def test_the_table_has_a_row_for_an_optimizer_without_result(
         return spec.test if phase == "all" else spec.optimizer == "sgd" and spec.test == (phase == "confirm")
 
     error, _ = incomplete(tmp_path, fails)
-    display.announce(error.summary, Path("report.html"))
+    terminal.announce(error.summary, Path("report.html"))
     printed = capsys.readouterr().out
     (row,) = [line for line in printed.splitlines() if line.split()[:1] == ["sgd"]]
     assert "no result" in row
@@ -126,11 +127,13 @@ def test_the_table_has_a_row_for_an_optimizer_without_result(
 def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_error(
     dualavg: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualavg_bench.report._figures", lambda *_: {})
+    monkeypatch.setattr("dualavg_bench.report.study_page._figures", lambda *_: {})
     study = make_study(tmp_path / "lines-quick", grids=GRIDS)
     monkeypatch.setattr(Study, "of", lambda *_: study)
     execute = failing(lambda s: s.optimizer == "adam" and s.point.lr == 10, [])
-    monkeypatch.setattr("dualavg_bench.engine.finished_runs", lambda _root, _name, specs: execute(specs))
+    monkeypatch.setattr(
+        "dualavg_bench.study.executor.finished_runs", lambda _root, _name, specs: execute(specs)
+    )
     code, out, err = dualavg("study", "lines.py", "--out", tmp_path)
     assert code == 1
     assert "2 runs failed; what finished is kept, and the same command tries these again." in err
@@ -198,7 +201,7 @@ def test_a_study_of_fewer_optimizers_keeps_the_summary_and_page_of_more(
     assert set(json.loads((tmp_path / "summary.json").read_text())["optimizers"]) == {"mda", "sgd"}
     assert json.loads((tmp_path / "summary-adam,mda,sgd.json").read_text()) == summary
     assert (tmp_path / "report-adam,mda,sgd.html").read_text() == "the page of three"
-    display.announce(summary, tmp_path / "report.html", two.kept)
+    terminal.announce(summary, tmp_path / "report.html", two.kept)
     kept = "summary-adam,mda,sgd.json and report-adam,mda,sgd.html"
     assert f"kept from an earlier study: {kept}" in " ".join(capsys.readouterr().out.split())
 

@@ -10,8 +10,10 @@ import pytest
 from support.lines import make_recipe, make_spec
 from support.pretended_study import make_study, pretend
 
-from dualavg_bench.recipe import Grid, Point, RecipeError, RunSpec, Seeds, load
-from dualavg_bench.study import FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe import Grid, Point, RecipeError, Seeds
+from dualavg_bench.recipe.loading import load
+from dualavg_bench.recipe.settings import FIRST_CONFIRMATION_SEED
+from dualavg_bench.run.spec import RunSpec
 
 
 def test_a_recipe_with_unequal_grids_is_refused() -> None:
@@ -111,8 +113,8 @@ def test_a_file_that_is_no_recipe_gets_a_sentence(text: str, sentence: str, tmp_
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"name": "../evil"}, "A recipe's name is also a folder's"),
-        ({"name": ".hidden"}, "A recipe's name is also a folder's"),
+        ({"name": "../evil"}, "The name of a recipe is also a folder's"),
+        ({"name": ".hidden"}, "The name of a recipe is also a folder's"),
         ({"grids": {"mda": {"schedule": "lineer"}}}, "names the schedules lineer, which are neither its own"),
         ({"grids": {"mda": {"lr": ("0.1",)}}}, "lr of a grid must be numbers > 0, got '0.1'"),
         ({"grids": {"mda": {"lr": (-1.0,)}}}, "lr of a grid must be numbers > 0, got -1.0"),

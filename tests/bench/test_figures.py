@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from support.page_reader import words
 from support.synthetic_runs import study
 
-from dualavg_bench import drawing, figures, report, stats
+from dualavg_bench.analysis import statistics
+from dualavg_bench.report import drawing, figures, study_page
 
 
 def drawn_axes(figure, monkeypatch, *arguments):
@@ -63,7 +64,7 @@ def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
 def test_an_optimizer_has_one_colour_in_every_figure_and_study(summary, runs):
     alone = [r for r in runs if r["optimizer"] == "adam"]
     expected = f"--c{drawing.looks(['adam'])['adam']},"
-    for text in drawings(stats.summarize(alone), alone).values():
+    for text in drawings(statistics.summarize(alone), alone).values():
         assert set(re.findall(r"--c\d,", text)) <= {expected}
     names = ["mda", "sgd", "adam", "x.Y", "z.W"]
     looks = drawing.looks(names)
@@ -85,7 +86,7 @@ def test_diverged_points_are_crossed_in_the_sensitivity_figure(summary):
 def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
     lrs = dict.fromkeys(("mda", "sgd", "adam"), (0.1, 0.3, 1.0))
     for higher in (True, False):
-        axes = sensitivity_axes(stats.summarize(study(lrs=lrs, higher_is_better=higher)), monkeypatch)
+        axes = sensitivity_axes(statistics.summarize(study(lrs=lrs, higher_is_better=higher)), monkeypatch)
         crosses = marks(axes, "x")
         assert [len(places) for places in crosses] == [1, 1, 1]
         (xs, ys) = zip(*(places[0] for places in crosses), strict=True)
@@ -99,7 +100,7 @@ def test_no_optimizer_s_cross_hides_another_s(monkeypatch):
 
 def test_crosses_are_at_the_end_that_the_caption_names_and_hide_no_point(monkeypatch):
     for higher, end in ((True, "bottom"), (False, "top")):
-        summary = stats.summarize(study(higher_is_better=higher))
+        summary = statistics.summarize(study(higher_is_better=higher))
         axes = sensitivity_axes(summary, monkeypatch)
         heights = [y for crosses in marks(axes, "x") for _, y in crosses]
         points = [y for marker in "os^" for places in marks(axes, marker) for _, y in places]
@@ -109,7 +110,7 @@ def test_crosses_are_at_the_end_that_the_caption_names_and_hide_no_point(monkeyp
         else:
             assert min(heights) > max(points)
         assert f"At the {end}, each optimizer at a height of its own: a cross" in words(
-            report.render(summary)
+            study_page.render(summary)
         )
 
 
@@ -137,7 +138,7 @@ def test_one_bad_point_does_not_flatten_the_others(summary, monkeypatch):
     assert box.y0 <= y < (box.y0 + box.y1) / 2
     caret = next(line for line in after.lines if line.get_marker() == "v" and len(line.get_xdata()))
     assert caret.get_markerfacecolor() == "none"
-    caption = words(report.render(spoilt))
+    caption = words(study_page.render(spoilt))
     assert (
         f"a hollow caret where one lies beyond it; the plot goes from the best point to about {figures.REACH}"
         in caption
@@ -154,7 +155,7 @@ def test_the_chosen_points_are_always_shown(summary, monkeypatch):
 def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
     def renamed(names):
         made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
-        return drawings(stats.summarize(made), made)
+        return drawings(statistics.summarize(made), made)
 
     for name, text in renamed({"mda": "schedulefree.SGDScheduleFree"}).items():
         assert "SGDScheduleFree" in text, name
@@ -192,7 +193,7 @@ def test_one_long_error_bar_does_not_flatten_the_points(summary, monkeypatch):
 )
 def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, scale, monkeypatch):
     runs = study(higher_is_better=higher)
-    summary = stats.summarize(runs)
+    summary = statistics.summarize(runs)
     for run in runs:
         count = len(run["valid"]["accuracy"])
         run["valid"]["accuracy"] = [first, *(1.0 * 40.0 ** (k / (count - 2)) for k in range(count - 1))]
@@ -205,7 +206,7 @@ def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, 
 
 def test_a_score_of_zero_is_not_far_above_the_frame_s_end(monkeypatch):
     runs = study()
-    summary = stats.summarize(runs)
+    summary = statistics.summarize(runs)
     for run in runs:
         run["valid"]["accuracy"] = [0.0 for _ in run["valid"]["accuracy"][:-1]] + [80.0]
     axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
@@ -226,7 +227,7 @@ def text_boxes(axes):
 @pytest.mark.parametrize("unit", ["%", "points per thousand of the largest value"])
 def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
     runs = study(metric=LONG, unit=unit)
-    summary = stats.summarize(runs)
+    summary = statistics.summarize(runs)
     for figure, arguments in (
         (figures.sensitivity, [summary]),
         (figures.budget, [summary]),
@@ -242,7 +243,7 @@ def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
 def test_more_names_in_the_legend_make_a_figure_higher(runs):
     def height(names):
         made = [{**r, "optimizer": names.get(r["optimizer"], r["optimizer"])} for r in runs]
-        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', figures.budget(stats.summarize(made)))
+        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', figures.budget(statistics.summarize(made)))
         return float(box[1])
 
     assert height({name: f"AnOptimizerWithALongName{name}" for name in ("mda", "sgd")}) > height({}) + 10
@@ -261,7 +262,7 @@ def test_a_log_axis_has_at_least_two_numbers(limits):
 
 def test_a_sensitivity_figure_over_one_decade_has_two_numbers_on_each_log_axis(monkeypatch):
     lrs = {"mda": (0.2, 0.4, 0.8), "sgd": (0.3, 0.4, 0.5)}
-    summary = stats.summarize(study(lrs=lrs, higher_is_better=False))
+    summary = statistics.summarize(study(lrs=lrs, higher_is_better=False))
     for points in summary["sensitivity"].values():
         for point in points:
             point["mean"] = 3.0 if point["lr"] < 0.45 else 75.0
@@ -271,7 +272,7 @@ def test_a_sensitivity_figure_over_one_decade_has_two_numbers_on_each_log_axis(m
 
 
 def test_diverged_points_do_not_flatten_the_budget(monkeypatch):
-    summary = stats.summarize(study())
+    summary = statistics.summarize(study())
     scores = [30.0, 80.0, 88.0, 89.0, 90.0, 90.5, 90.8, 90.9, 91.0]
     summary["budget"] = {name: {"scores": scores, "n": 2, "runs": []} for name in summary["budget"]}
     axes = drawn_axes(figures.budget, monkeypatch, summary)

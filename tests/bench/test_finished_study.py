@@ -15,9 +15,9 @@ from support.tiny_study import Command, write_recipe
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished tiny study, run without workers."""
-    from dualavg_bench import runner
-    from dualavg_bench.store import RunFolder
-    from dualavg_bench.study import Study
+    from dualavg_bench.run import training
+    from dualavg_bench.store.folder import RunFolder
+    from dualavg_bench.study.study import Study
 
     root = tmp_path_factory.mktemp("finished")
     folder = root / "spirals-quick"
@@ -26,7 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def execute(specs):
         folders = [RunFolder.of(folder, "spirals", spec.hash) for spec in specs]
         return [
-            runner.run(spec, study.recipe, place, root) for spec, place in zip(specs, folders, strict=True)
+            training.run(spec, study.recipe, place, root) for spec, place in zip(specs, folders, strict=True)
         ]
 
     study.run(execute, extend=False)
@@ -66,7 +66,7 @@ def test_report_does_not_compare_a_study_with_itself(dualavg: Command, finished:
 def test_a_summary_that_lacks_something_gets_a_sentence(
     dualavg: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualavg_bench.report._figures", lambda *_: {})  # drawing takes most of the time
+    monkeypatch.setattr("dualavg_bench.report.study_page._figures", lambda *_: {})  # slow
     folder = tmp_path / finished.name
     shutil.copytree(finished, folder)
     file = folder / "summary.json"
@@ -89,17 +89,18 @@ def test_a_summary_that_lacks_something_gets_a_sentence(
 
 def announced(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What the end of a study prints, up to the verdict."""
-    from dualavg_bench import display, stats
+    from dualavg_bench import terminal
+    from dualavg_bench.analysis import statistics
 
-    summary = stats.summarize(runs)
-    display.announce(summary, Path("report.html"))
+    summary = statistics.summarize(runs)
+    terminal.announce(summary, Path("report.html"))
     return capsys.readouterr().out.partition(summary["verdict"][:20])[0].splitlines()
 
 
 def test_the_table_goes_from_best_to_worst_in_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualavg_bench.display.console._width", 80)
+    monkeypatch.setattr("dualavg_bench.terminal.console._width", 80)
     long = "schedulefree.AdamWScheduleFree"
     names = {"mda": "z.Lion", "sgd": long, "adam": "adam"}
     runs = [
@@ -157,7 +158,7 @@ def test_a_missing_tensorboard_is_said_before_anything_runs(
 @pytest.mark.parametrize("flag", [True, False])
 def test_the_flag_arrives(flag: bool, dualavg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("dualavg_bench.sinks.require_tensorboard", lambda: None)
+    monkeypatch.setattr("dualavg_bench.report.tensorboard.require_tensorboard", lambda: None)
     monkeypatch.setattr("dualavg_bench.commands.run_study", lambda *_, **more: seen.append(more))
     monkeypatch.setattr("dualavg_bench.commands.run_one", lambda *_, **more: seen.append(more))
     more = ["--tensorboard"] if flag else []
@@ -170,7 +171,7 @@ def test_the_flag_arrives(flag: bool, dualavg: Command, monkeypatch: pytest.Monk
 def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from dualavg_bench.sinks import write_tensorboard
+    from dualavg_bench.report.tensorboard import write_tensorboard
 
     runs = [json.loads(path.read_text()) for path in finished.rglob("result.json")]
     for _ in range(2):
@@ -197,7 +198,7 @@ def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: 
 
 @with_tensorboard
 def test_a_strange_name_stays_in_the_folder(finished: Path, tmp_path: Path) -> None:
-    from dualavg_bench.sinks import write_tensorboard
+    from dualavg_bench.report.tensorboard import write_tensorboard
 
     run = json.loads(next(finished.rglob("result.json")).read_text())
     write_tensorboard([{**run, "optimizer": "../../evil name"}], tmp_path / "study")

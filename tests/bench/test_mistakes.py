@@ -12,11 +12,12 @@ import torch
 from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, network
 from support.tiny_study import TEMPLATE, Command, run_to_the_end, write_recipe
 
-from dualavg_bench import optimizers
-from dualavg_bench.fingerprint import check, read
-from dualavg_bench.raised import RecipeRaised
-from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, load
-from dualavg_bench.study import FIRST_CONFIRMATION_SEED, Study
+from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, registry
+from dualavg_bench.recipe.loading import load
+from dualavg_bench.recipe.settings import FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.user_code import RecipeRaised
+from dualavg_bench.run.data import check, read
+from dualavg_bench.study.study import Study
 
 NAN, INF = math.nan, math.inf
 
@@ -60,7 +61,7 @@ def test_a_step_size_is_a_finite_number_above_zero(lr: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay", "schedule"])
 def test_what_is_searched_cannot_be_fixed_too(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"say {name} as Grid\({name}=...\) instead"):
+    with pytest.raises(ValueError, match=rf"give {name} as Grid\({name}=...\) instead"):
         Grid(lr=0.1, settings={name: 0.5})
 
 
@@ -88,7 +89,7 @@ def test_tuning_seeds_end_before_those_of_confirmation() -> None:
 
 @pytest.mark.parametrize("arguments", [("step", True), ("", True), (3, True), ("error", "lower")])
 def test_a_metric_has_a_name_of_its_own_and_a_direction(arguments: Any) -> None:
-    with pytest.raises(ValueError, match=r"A metric needs a name, and not 'step'|must be True or False"):
+    with pytest.raises(ValueError, match=r"A metric needs a name other than 'step'|must be True or False"):
         Metric(*arguments)
 
 
@@ -142,7 +143,7 @@ def test_a_setting_that_an_optimizer_does_not_take_is_told_before_anything_is_tr
 @pytest.mark.parametrize("settings", [{"momentum": 2.0}, {"momentum": "high"}])
 def test_a_value_that_an_optimizer_does_not_take_is_told_before_anything_is_trained(settings: Any) -> None:
     with pytest.raises(ValueError, match="'mda' cannot be made with"):
-        optimizers.try_out("mda", Grid(lr=1.0, settings=settings))
+        registry.try_out("mda", Grid(lr=1.0, settings=settings))
 
 
 # What its functions return --------------------------------------------------------------------------------

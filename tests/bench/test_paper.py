@@ -9,9 +9,12 @@ import pytest
 from support.page_reader import words
 from support.synthetic_runs import run
 
-from dualavg_bench import cli, commands, paper, reproduction, stats
-from dualavg_bench.recipe import RecipeError, load
+from dualavg_bench import cli, commands
+from dualavg_bench.analysis import paper, statistics
+from dualavg_bench.recipe import RecipeError
+from dualavg_bench.recipe.loading import load
 from dualavg_bench.recipes import builtin
+from dualavg_bench.report import paper_page
 
 TEX = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -125,7 +128,7 @@ def test_p_is_corrected_over_all_claims_of_the_page():
     }
     rows = [row for row in paper.judge(studies) if row["n"]]
     assert len(rows) == 4
-    assert [row["p_holm"] for row in rows] == stats.holm([row["p"] for row in rows])
+    assert [row["p_holm"] for row in rows] == statistics.holm([row["p"] for row in rows])
     alone = next(row for row in paper.judge({"cifar10": studies["cifar10"]}) if row["n"])
     assert alone["p_holm"] < rows[0]["p_holm"]
 
@@ -142,10 +145,8 @@ def page():
     runs = study(
         "iwslt14", {"mda": 30.0, "adam": 31.0, "sgd": 20.0}, train={"mda": 3.0, "adam": 3.0, "sgd": 4.0}
     )
-    studies = {"iwslt14": (stats.summarize(runs, paper="<b>Section</b>"), runs)}
-    return reproduction.render(
-        "mini", studies, {"iwslt14": "iwslt14-mini/report.html"}, {"fastmri": "No <i>."}
-    )
+    studies = {"iwslt14": (statistics.summarize(runs, paper="<b>Section</b>"), runs)}
+    return paper_page.render("mini", studies, {"iwslt14": "iwslt14-mini/report.html"}, {"fastmri": "No <i>."})
 
 
 def test_the_page_has_every_row_and_every_claim(page):
@@ -174,8 +175,8 @@ def test_every_optimizer_of_a_claim_has_a_row_with_its_metric_though_nothing_was
             assert (rows[claim.recipe, name]["metric"], rows[claim.recipe, name]["unit"]) == paper.METRICS[
                 claim.recipe
             ]
-    text = words(reproduction.render("mini", {}, {}, {}))
-    dash = reproduction.DASH
+    text = words(paper_page.render("mini", {}, {}, {}))
+    dash = paper_page.DASH
     for name in ("mda", "sgd", "adam"):
         assert f"imagenet, accuracy (%){name} {dash} not run{dash}" in text
     assert "fastmri, ssimmda 0.48844of one slice, figure 2 not run" in text
@@ -209,7 +210,7 @@ def stand_in(monkeypatch):
             place = folder / "runs" / name / one["hash"]
             place.mkdir(parents=True, exist_ok=True)
             (place / "result.json").write_text(json.dumps(one))
-        summary = stats.summarize(runs)
+        summary = statistics.summarize(runs)
         (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "report.html").write_text("")
         return commands.Finished(summary, runs, folder / "report.html")
@@ -243,7 +244,7 @@ def reproduce(out, *more):
 def test_one_study_that_fails_does_not_keep_the_others_from_running(
     error, said, traced, more, tmp_path, stand_in, monkeypatch, capfd
 ):
-    monkeypatch.setattr(reproduction, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_study", unfigured)
     ran, broken = stand_in
     broken["imagenet"] = error
     code, text = reproduce(tmp_path, *more)
@@ -277,7 +278,7 @@ def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
 
 
 def test_the_page_keeps_finished_studies_that_were_not_asked_for(tmp_path, stand_in, monkeypatch):
-    monkeypatch.setattr(reproduction, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_study", unfigured)
     ran, _ = stand_in
     reproduce(tmp_path, "--recipes", "cifar10,fastmri")
     code, text = reproduce(tmp_path, "--recipes", "iwslt14")
@@ -309,7 +310,7 @@ def damages(folder):
 
 
 def test_a_study_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, stand_in, monkeypatch):
-    monkeypatch.setattr(reproduction, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_study", unfigured)
     reproduce(tmp_path, "--recipes", "cifar10")
     folder = tmp_path / "cifar10-quick"
     for what, damage in damages(folder):

@@ -9,8 +9,9 @@ import pytest
 from support.page_reader import Reader, Tables, words
 from support.synthetic_runs import study
 
-from dualavg_bench import report, stats
-from dualavg_bench.text import p_text
+from dualavg_bench.analysis import statistics
+from dualavg_bench.analysis.formatting import p_text
+from dualavg_bench.report import study_page
 
 MINUS = "\N{MINUS SIGN}"
 EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
@@ -18,13 +19,13 @@ EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
 
 @pytest.fixture(scope="module")
 def page(summary, runs):
-    return report.render(summary, runs)
+    return study_page.render(summary, runs)
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pages without figures, for claims about words: drawing takes most of the time."""
-    monkeypatch.setattr(report, "_figures", lambda *_: {})
+    monkeypatch.setattr(study_page, "_figures", lambda *_: {})
 
 
 def another(summary):
@@ -53,13 +54,15 @@ def test_a_winner_on_the_edge_is_an_alarm_and_one_inside_is_not(page, summary, r
     for entry in inside["optimizers"].values():
         entry["chosen"]["edge"] = []
     assert 'class="alarm"' in page
-    assert 'class="alarm"' not in report.render(inside, runs)
+    assert 'class="alarm"' not in study_page.render(inside, runs)
 
 
 def test_unequal_budgets_are_an_alarm(summary, runs, undrawn):
     uneven = copy.deepcopy(summary)
     uneven["optimizers"]["sgd"]["grid"]["points"] = 12
-    assert "Unequal budgets. Grid points tried: mda 9, sgd 12, adam 9." in words(report.render(uneven, runs))
+    assert "Unequal budgets. Grid points tried: mda 9, sgd 12, adam 9." in words(
+        study_page.render(uneven, runs)
+    )
 
 
 def test_divergences_are_results(page, undrawn):
@@ -68,7 +71,9 @@ def test_divergences_are_results(page, undrawn):
     assert "diverged at step 112 (seed 0), step 262 (seed 1)" in text
     calm = [r for r in study() if r["status"] != "diverged"]
     # The grid lost some settings with its diverged runs; what is left has nothing to report.
-    assert re.search(r"None of the \d+ runs diverged", words(report.render(stats.summarize(calm), calm)))
+    assert re.search(
+        r"None of the \d+ runs diverged", words(study_page.render(statistics.summarize(calm), calm))
+    )
 
 
 def test_it_says_what_was_run_on_what_and_how_to_repeat_it(page):
@@ -99,9 +104,9 @@ def test_every_string_from_a_recipe_or_run_is_escaped():
     runs = study(lrs=lrs, metric=EVIL, unit=EVIL, recipe=EVIL, scale=EVIL, why=EVIL, schedule=EVIL)
     for r in runs:
         r["machine"] = {EVIL: EVIL}
-    summary = stats.summarize(runs, about=EVIL, paper=EVIL)
-    both = report.render_comparison([summary, another(summary)], [EVIL, "b"])
-    for page in (report.render(summary, runs, command=EVIL), both):
+    summary = statistics.summarize(runs, about=EVIL, paper=EVIL)
+    both = study_page.render_comparison([summary, another(summary)], [EVIL, "b"])
+    for page in (study_page.render(summary, runs, command=EVIL), both):
         reader = Reader(page)
         assert "script" not in reader.tags
         assert "alert('x')" in reader.text  # it is there, as text
@@ -110,7 +115,7 @@ def test_every_string_from_a_recipe_or_run_is_escaped():
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(page, summary):
-    for text in (page, report.render_comparison([summary, another(summary)])):
+    for text in (page, study_page.render_comparison([summary, another(summary)])):
         ids = Reader(text).ids
         assert len(ids) == len(set(ids)) > 100
         targets = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
@@ -120,11 +125,11 @@ def test_ids_are_unique_and_every_reference_has_its_target(page, summary):
 
 def test_the_same_input_gives_the_same_page_to_the_byte(page, summary, runs):
     again = json.loads(json.dumps(summary))  # as read back from summary.json
-    assert report.render(again, list(reversed(runs))) == page
+    assert study_page.render(again, list(reversed(runs))) == page
 
 
 def test_a_page_without_runs_has_all_but_the_curves(summary):
-    text = words(report.render(summary))
+    text = words(study_page.render(summary))
     assert "Training loss at the chosen" not in text
     assert "Step-size sensitivity" in text
 
@@ -133,42 +138,42 @@ def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs):
     alone = [r for r in runs if r["optimizer"] == "mda"]
     one_seed = [r for r in runs if r["phase"] == "tune" or r["seed"] == 1000]
     tuned = [r for r in runs if r["phase"] == "tune"]
-    assert "Paired differences" not in words(report.render(stats.summarize(alone), alone))
-    assert "no test possible" in words(report.render(stats.summarize(one_seed), one_seed))
-    assert "not confirmed" in words(report.render(stats.summarize(tuned), tuned))
+    assert "Paired differences" not in words(study_page.render(statistics.summarize(alone), alone))
+    assert "no test possible" in words(study_page.render(statistics.summarize(one_seed), one_seed))
+    assert "not confirmed" in words(study_page.render(statistics.summarize(tuned), tuned))
 
 
 def test_the_comparison_corrects_over_all_studies(summary):
-    others = [stats.summarize(study(seed, scale=f"s{seed}")) for seed in (1, 2)]
+    others = [statistics.summarize(study(seed, scale=f"s{seed}")) for seed in (1, 2)]
     for other in others:
         other["runs"] = {f"{other['scale']}{name}": run for name, run in other["runs"].items()}
     everything = [summary, *others]
     pairs = [pair for one in everything for pair in one["comparisons"]]
-    corrected = stats.holm([pair["p"] for pair in pairs])
-    text = words(report.render_comparison(everything))
+    corrected = statistics.holm([pair["p"] for pair in pairs])
+    text = words(study_page.render_comparison(everything))
     overview = text[: text.index(html.unescape(summary["verdict"]))]
     assert overview.count(f"mda {MINUS} sgd (5)") == 3
     for p in corrected:
         assert p_text(p).removeprefix("= ") in overview
     assert any(p > pair["p_holm"] for p, pair in zip(corrected, pairs, strict=True))
     with pytest.raises(ValueError, match="no studies"):
-        report.render_comparison([])
+        study_page.render_comparison([])
 
 
 def test_studies_of_one_title_are_told_apart(summary, undrawn):
     both = [summary, another(summary)]
-    named = words(report.render_comparison(both, ["here", "there"]))
+    named = words(study_page.render_comparison(both, ["here", "there"]))
     assert "cifar10 (quick), here" in named
     assert "cifar10 (quick), there" in named
-    assert "cifar10 (quick), study 2" in words(report.render_comparison(both))
+    assert "cifar10 (quick), study 2" in words(study_page.render_comparison(both))
     other = {**both[1], "scale": "mini"}
-    assert "there" not in words(report.render_comparison([summary, other], ["here", "there"]))
+    assert "there" not in words(study_page.render_comparison([summary, other], ["here", "there"]))
     assert "6 pairs of all studies on this page, and so is larger than in the study's own table" in named
 
 
 def test_a_study_is_not_compared_with_itself(summary):
     with pytest.raises(ValueError, match=r"^here and there are the same study, run for run: name it once\.$"):
-        report.render_comparison([summary, another(summary), summary], ["here", "other", "there"])
+        study_page.render_comparison([summary, another(summary), summary], ["here", "other", "there"])
 
 
 def test_on_a_narrow_screen_every_cell_keeps_its_label(page, summary, undrawn):
@@ -178,7 +183,7 @@ def test_on_a_narrow_screen_every_cell_keeps_its_label(page, summary, undrawn):
         assert table["class"] == "stack"
         assert len(table["rows"]) > 2
         assert all(row == table["headers"] for row in table["rows"][1:])
-    comparison = Tables(report.render_comparison([summary, another(summary)])).tables
+    comparison = Tables(study_page.render_comparison([summary, another(summary)])).tables
     assert comparison[0]["rows"][1] == ["optimizer", "cifar10 (quick), study 1", "cifar10 (quick), study 2"]
     assert all(row == comparison[1]["headers"] for row in comparison[1]["rows"][1:])
     narrow = page[page.index("@media (max-width") : page.index("@media print")]
@@ -196,7 +201,7 @@ def test_on_paper_nothing_is_parted_from_its_heading_or_caption(page):
 
 def test_what_a_machine_lacks_is_left_out(summary, undrawn):
     bare = {**summary, "machines": [{"cores": 2, "gpu": None, "torch": "2.13.0"}]}
-    text = words(report.render(bare))
+    text = words(study_page.render(bare))
     assert "cores: 2; torch: 2.13.0" in text
     assert "gpu" not in text
     assert "None" not in text
@@ -204,19 +209,19 @@ def test_what_a_machine_lacks_is_left_out(summary, undrawn):
 
 def test_packages_are_listed_and_pinned_where_there_is_one_version(summary, undrawn):
     packages = {"dualavg": ["0.1"], "madgrad": ["1.3"], "torch": ["2.13.0"], "zoo": ["1.0+cpu"]}
-    text = words(report.render({**summary, "packages": packages | {"lion": ["1", "2"]}}))
+    text = words(study_page.render({**summary, "packages": packages | {"lion": ["1", "2"]}}))
     install = "pip install torch==2.13.0 madgrad==1.3 zoo==1.0 '.[bench]' # in a clone of dualavg 0.1"
     assert f"{install} dualavg study" in text
     assert "madgrad 1.3" in text
     assert "lion 1 and 2" in text
     older = {key: value for key, value in summary.items() if key != "packages"}
     bare = "pip install torch==2.13.0 '.[bench]' # in a clone of dualavg 0.1 dualavg study"
-    assert bare in words(report.render(older))
+    assert bare in words(study_page.render(older))
 
 
 def test_a_winner_that_never_trained_is_not_in_bold(undrawn):
     runs = study(confirm_diverges={("mda", s) for s in range(1000, 1005)}, untrained=95.0)
-    assert "<strong>95." not in report.render(stats.summarize(runs), runs)
+    assert "<strong>95." not in study_page.render(statistics.summarize(runs), runs)
 
 
 def test_all_that_tie_for_the_best_are_in_bold(undrawn):
@@ -224,7 +229,7 @@ def test_all_that_tie_for_the_best_are_in_bold(undrawn):
     for r in runs:
         if r["phase"] == "confirm" and r["optimizer"] != "adam":
             r["test"]["accuracy"] = 95.0 + (r["seed"] - 1002) * (1 if r["optimizer"] == "mda" else -1)
-    text = report.render(stats.summarize(runs), runs)
+    text = study_page.render(statistics.summarize(runs), runs)
     assert text.count("<strong>95.00 ± 0.71</strong>") == 2
     assert words(text).count("tied for best") == 2
 
@@ -232,7 +237,7 @@ def test_all_that_tie_for_the_best_are_in_bold(undrawn):
 def test_one_is_one_and_what_was_added_is_said_where_it_was_added(summary, undrawn):
     one = copy.deepcopy(summary)
     one["optimizers"]["sgd"]["grid"] = {"points": 1, "runs": 1, "diverged": 0, "extended": 1}
-    text = words(report.render(one))
+    text = words(study_page.render(one))
     assert "linear: 1 point, 1 run, 1 point added because a best lay on an edge" in text
     assert "linear: 9 points, 18 runs, 2 diverged" in text
 
@@ -244,8 +249,8 @@ def test_an_optimizer_without_result_is_said_loudly_and_why(undrawn):
         {**failure, "optimizer": "x.Lion", "seed": 0, "phase": "tune"},
     ]
     runs = [r for r in study() if r["phase"] == "tune" or r["optimizer"] != "sgd"]
-    summary = stats.summarize(runs, failures=failures)
-    page = report.render(summary, runs)
+    summary = statistics.summarize(runs, failures=failures)
+    page = study_page.render(summary, runs)
     text = words(page)
     assert "sgd: without result. 1 of its runs failed, so that it was not confirmed; see Failures." in text
     assert "x.Lion: without result. 1 of its runs failed, so that it was not tuned on as many points" in text
@@ -260,14 +265,14 @@ def test_an_optimizer_without_result_is_said_loudly_and_why(undrawn):
 
 def test_an_edge_that_was_not_extended_says_so(undrawn):
     runs = study()
-    kept = stats.summarize(runs, extension={"allowed": False, "rounds": 0, "most": 3})
-    assert "not its best: grids were not extended (--no-extend)." in words(report.render(kept, runs))
-    assert "not its best." in words(report.render(stats.summarize(runs), runs))
+    kept = statistics.summarize(runs, extension={"allowed": False, "rounds": 0, "most": 3})
+    assert "not its best: grids were not extended (--no-extend)." in words(study_page.render(kept, runs))
+    assert "not its best." in words(study_page.render(statistics.summarize(runs), runs))
 
 
 def test_the_cost_says_what_was_measured_and_under_which_load(summary, runs):
     def said(**times):
-        return words(report.render({**summary, "times": summary["times"] | times}))
+        return words(study_page.render({**summary, "times": summary["times"] | times}))
 
     assert "On the machine below, with 4 workers at once" in said(workers=4)
     assert "On the machine below, one run at a time" in said(workers=1)
@@ -275,20 +280,20 @@ def test_the_cost_says_what_was_measured_and_under_which_load(summary, runs):
     assert "On the machine below, other runs may have shared it" in older
     assert "of the whole process: Python, torch, data, network and activations" in older
     gpu = {**summary, "machines": [{"gpu": "A100"}]}
-    assert "of what torch allocated on the GPU" in words(report.render(gpu))
+    assert "of what torch allocated on the GPU" in words(study_page.render(gpu))
 
 
 def test_the_command_to_run_it_again_explains_its_data_folder(summary, undrawn):
-    text = words(report.render({**summary, "command": "dualavg study a.py --scale mini --data DIR"}))
+    text = words(study_page.render({**summary, "command": "dualavg study a.py --scale mini --data DIR"}))
     assert "--data DIR DIR is the folder that holds the data set." in text
-    assert "DIR" not in words(report.render(summary))
-    assert "--optimizers adam,mda,sgd --data DIR" in words(report.render({**summary, "scale": "mini"}))
+    assert "DIR" not in words(study_page.render(summary))
+    assert "--optimizers adam,mda,sgd --data DIR" in words(study_page.render({**summary, "scale": "mini"}))
 
 
 def test_writing_goes_through_the_given_function(summary, runs, page, tmp_path):
     seen = []
     path = tmp_path / "report.html"
-    assert report.write_report(summary, runs, path, write=lambda *a: seen.append(a)) == path
+    assert study_page.write_report(summary, runs, path, write=lambda *a: seen.append(a)) == path
     assert seen == [(path, page)]
-    report.compare_report([summary], path)
+    study_page.compare_report([summary], path)
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

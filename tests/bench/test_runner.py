@@ -9,10 +9,11 @@ import pytest
 import torch
 from support.lines import NUMBERS, Lines, evaluate, execute, loss, make_recipe, make_spec
 
-from dualavg_bench import runner
-from dualavg_bench.fingerprint import fingerprint, read
 from dualavg_bench.recipe import RecipeError, Splits
-from dualavg_bench.store import RunFolder, StoreError
+from dualavg_bench.run import training
+from dualavg_bench.run.data import fingerprint, read
+from dualavg_bench.store.files import StoreError
+from dualavg_bench.store.folder import RunFolder
 
 
 @pytest.mark.parametrize("optimizer", ["mda", "sgd", "adam", "da", "da+momentum", "adamw"])
@@ -147,7 +148,7 @@ def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> N
     recipe = make_recipe(diverged_above=0.5)
     result = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
     assert result["status"] == "diverged"
-    assert result["diverged_at"] == runner.WINDOW
+    assert result["diverged_at"] == training.WINDOW
 
 
 def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> None:
@@ -227,18 +228,18 @@ def test_a_foreign_checkpoint_gets_a_sentence_and_without_it_the_run_starts_over
     recipe = make_recipe()
     spec = make_spec(recipe, lr=0.05)
     folder = RunFolder.of(tmp_path, recipe.name, spec.hash)
-    with pytest.raises(runner.Interrupted):
-        runner.run(spec, recipe, folder, tmp_path, should_stop=lambda: True)
+    with pytest.raises(training.Interrupted):
+        training.run(spec, recipe, folder, tmp_path, should_stop=lambda: True)
     file = folder.path / "checkpoint.pt"
     state = torch.load(file, weights_only=True)
     spoil(state)
     torch.save(state, file)
     with pytest.raises(StoreError) as raised:
-        runner.run(spec, recipe, folder, tmp_path)
+        training.run(spec, recipe, folder, tmp_path)
     assert str(file) in str(raised.value)
     assert "delete it" in str(raised.value)
     file.unlink()
-    assert runner.run(spec, recipe, folder, tmp_path)["status"] == "finished"
+    assert training.run(spec, recipe, folder, tmp_path)["status"] == "finished"
 
 
 class Pair(NamedTuple):

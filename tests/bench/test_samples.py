@@ -13,8 +13,12 @@ from support.lines import execute, make_recipe, make_spec
 from support.page_reader import words
 from support.synthetic_runs import study
 
-from dualavg_bench import gallery, report, samples, sources, stats
+from dualavg_bench.analysis import statistics
 from dualavg_bench.recipe import Passage, Picture
+from dualavg_bench.report import samples as gallery
+from dualavg_bench.report import study_page
+from dualavg_bench.run import code as sources
+from dualavg_bench.run import samples
 
 TRUTH = torch.arange(12.0).reshape(3, 4)
 
@@ -104,7 +108,7 @@ def test_each_reconstruction_has_its_ssim_and_every_image_a_caption():
     wanted = structural_similarity((SLICE / white).numpy(), (blurred / white).numpy(), data_range=1.0)
     assert [one["score"] for one in picture["made"]] == [f"{wanted:.3f}", "1.000"]
     runs = with_samples(study(), lambda _: [samples.to_json(Picture("slice 7", SLICE, blurred))])
-    page = report.render(stats.summarize(runs), runs)
+    page = study_page.render(statistics.summarize(runs), runs)
     text = words(page)
     assert "slice 7ground truth" in text
     assert text.count(f"SSIM {wanted:.3f}") == 3
@@ -117,7 +121,7 @@ def test_hidden_pieces_of_a_text_are_explained():
     def page(*made):
         passages = [{"kind": "passage", "given": "s[masked]ction", "truth": "e", "made": one} for one in made]
         runs = with_samples(study(), lambda _: passages)
-        return words(report.render(stats.summarize(runs), runs))
+        return words(study_page.render(statistics.summarize(runs), runs))
 
     spaced, plain = page("e | _"), page("e | ed")
     assert "[masked]: a piece of the text was hidden there." in plain
@@ -125,7 +129,7 @@ def test_hidden_pieces_of_a_text_are_explained():
     assert "with bars between them; _ is a space." in spaced
     translated = [{"kind": "passage", "given": "ein Haus", "truth": "a house", "made": "_"}]
     runs = with_samples(study(), lambda _: translated)
-    assert "hidden" not in words(report.render(stats.summarize(runs), runs))
+    assert "hidden" not in words(study_page.render(statistics.summarize(runs), runs))
 
 
 def test_how_pages_show_samples_is_no_part_of_a_run_s_name(monkeypatch):
@@ -156,7 +160,7 @@ def test_the_first_confirmation_seed_is_shown_for_all():
 def test_a_study_without_samples_has_no_such_section():
     runs = study()
     assert gallery.side_by_side(["mda"], runs) is None
-    assert "<h2>Samples</h2>" not in report.render(stats.summarize(runs), runs)
+    assert "<h2>Samples</h2>" not in study_page.render(statistics.summarize(runs), runs)
 
 
 def test_the_report_escapes_them():
@@ -164,7 +168,7 @@ def test_the_report_escapes_them():
     passage = {"kind": "passage", "given": text, "truth": text, "made": text}
     picture = samples.to_json(Picture(text, TRUTH, TRUTH))
     runs = with_samples(study(), lambda _: [passage, picture])
-    page = report.render(stats.summarize(runs), runs)
+    page = study_page.render(statistics.summarize(runs), runs)
     assert "<h2>Samples</h2>" in page
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 5

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats as scipy_stats
 from support.synthetic_runs import run, study
 
-from dualavg_bench import findings, stats
+from dualavg_bench.analysis import statistics, verdict
 
 
 def grid(scores, optimizer="mda", **changes):
@@ -32,20 +32,20 @@ def confirmed(scores, **changes):
 
 def test_describe_is_the_mean_and_its_standard_error():
     values = [3.0, 5.0, 10.0]
-    described = stats.describe(values)
+    described = statistics.describe(values)
     assert described == {"mean": 6.0, "se": pytest.approx(scipy_stats.sem(values)), "n": 3}
-    assert stats.describe([4.0]) == {"mean": 4.0, "se": None, "n": 1}
+    assert statistics.describe([4.0]) == {"mean": 4.0, "se": None, "n": 1}
 
 
 def test_a_score_is_the_last_one_and_of_a_diverged_run_the_untrained_one():
-    assert stats.score(run(final=88.0), "valid") == pytest.approx(88.0)
-    assert stats.score(run(final=88.0, diverged_at=212, untrained=9.0), "valid") == 9.0
+    assert statistics.score(run(final=88.0), "valid") == pytest.approx(88.0)
+    assert statistics.score(run(final=88.0, diverged_at=212, untrained=9.0), "valid") == 9.0
     with pytest.raises(ValueError, match="only confirmation runs read the test split"):
-        stats.score(run(phase="tune"), "test")
+        statistics.score(run(phase="tune"), "test")
     spoilt = run()
     spoilt["valid"]["accuracy"][-1] = math.nan
     with pytest.raises(ValueError, match="no number to compare"):
-        stats.score(spoilt, "valid")
+        statistics.score(spoilt, "valid")
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, 0.3), (False, 0.1)])
@@ -55,7 +55,7 @@ def test_the_best_mean_validation_score_is_chosen(higher, best):
         for lr, finals in {0.1: (50, 80), 0.3: (71, 72), 1.0: (70, 71)}.items()
         for seed, final in enumerate(finals)
     ]
-    chosen = stats.select(runs)["mda"]
+    chosen = statistics.select(runs)["mda"]
     assert chosen["lr"] == best
     assert chosen["valid"]["n"] == 2
 
@@ -63,7 +63,7 @@ def test_the_best_mean_validation_score_is_chosen(higher, best):
 def test_the_final_score_decides_not_the_best_along_the_way():
     early, steady = run(lr=1.0, final=80.0), run(lr=0.1, final=81.0)
     early["valid"]["accuracy"][-2] = 99.0
-    assert stats.select([early, steady])["mda"]["lr"] == 0.1
+    assert statistics.select([early, steady])["mda"]["lr"] == 0.1
 
 
 def test_selection_never_looks_at_test():
@@ -71,8 +71,8 @@ def test_selection_never_looks_at_test():
     poisoned = copy.deepcopy(runs)
     for i, r in enumerate(poisoned):
         r["test"] = {"loss": math.nan, "accuracy": 1e9 * (-1) ** i}
-    assert stats.select(poisoned) == stats.select(runs)
-    assert stats.budget(poisoned) == stats.budget(runs)
+    assert statistics.select(poisoned) == statistics.select(runs)
+    assert statistics.budget(poisoned) == statistics.budget(runs)
     for r in poisoned:
 
         class Forbidden(dict):
@@ -80,7 +80,7 @@ def test_selection_never_looks_at_test():
                 raise AssertionError("tuning read the test split")
 
         r["test"] = Forbidden()
-    assert stats.select(poisoned) == stats.select(runs)
+    assert statistics.select(poisoned) == statistics.select(runs)
 
 
 def test_a_diverged_setting_never_beats_one_that_did_not():
@@ -90,15 +90,15 @@ def test_a_diverged_setting_never_beats_one_that_did_not():
         run("mda", 0.1, 0, "tune", 20.0),
         run("mda", 0.1, 1, "tune", 20.0),
     ]
-    assert stats.select(runs)["mda"]["lr"] == 0.1
-    assert stats.sensitivity(runs)["mda"][1]["mean"] == pytest.approx((99.9 + 60.0) / 2)
+    assert statistics.select(runs)["mda"]["lr"] == 0.1
+    assert statistics.sensitivity(runs)["mda"][1]["mean"] == pytest.approx((99.9 + 60.0) / 2)
     everything = [run("mda", lr, 0, "tune", 90, diverged_at=30, untrained=u) for lr, u in [(1, 9), (3, 11)]]
-    assert stats.select(everything)["mda"]["lr"] == 3
+    assert statistics.select(everything)["mda"]["lr"] == 3
 
 
 def test_a_setting_that_lacks_a_seed_is_not_preferred():
     runs = [run("mda", 1.0, 0, "tune", 99.0), *(run("mda", 0.1, s, "tune", 50.0) for s in (0, 1))]
-    assert stats.select(runs)["mda"]["lr"] == 0.1
+    assert statistics.select(runs)["mda"]["lr"] == 0.1
 
 
 def test_ties_go_to_the_smaller_values_in_any_order():
@@ -110,21 +110,21 @@ def test_ties_go_to_the_smaller_values_in_any_order():
     ]
     for seed in range(5):
         random.Random(seed).shuffle(runs)
-        chosen = stats.select(runs)["mda"]
+        chosen = statistics.select(runs)["mda"]
         assert (chosen["lr"], chosen["weight_decay"], chosen["schedule"]) == (0.1, 1e-4, "linear")
 
 
 def test_an_edge_is_said_only_where_there_is_something_beyond():
     def edge(scores, **changes):
-        return stats.select(grid(scores, **changes))["mda"]["edge"]
+        return statistics.select(grid(scores, **changes))["mda"]["edge"]
 
     assert edge({0.1: 1, 0.3: 3, 1.0: 2}) == []
     assert edge({0.1: 3, 0.3: 2, 1.0: 1}) == edge({0.1: 1, 0.3: 2, 1.0: 3}) == ["lr"]
     assert edge({0.1: 1}) == ["lr"]  # nobody knows what lies beside it
     assert edge({0.0: 3, 0.1: 2, 0.3: 1}) == []  # nothing lies below zero
     decays = [run("mda", 0.1, 0, "tune", 90 - 1000 * d, weight_decay=d) for d in (0.0, 1e-4, 1e-3)]
-    assert stats.select(decays)["mda"]["edge"] == ["lr"]  # nothing lies below a weight decay of zero
-    assert stats.select(decays[1:])["mda"]["edge"] == ["lr", "weight_decay"]
+    assert statistics.select(decays)["mda"]["edge"] == ["lr"]  # nothing lies below a weight decay of zero
+    assert statistics.select(decays[1:])["mda"]["edge"] == ["lr", "weight_decay"]
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -139,23 +139,23 @@ def test_budget_equals_the_enumeration_of_all_draws(higher):
         for lr in lrs
         for seed in (0, 1)
     ]  # fmt: skip
-    budget = stats.budget(runs)["mda"]
+    budget = statistics.budget(runs)["mda"]
     curve = budget["scores"]
     assert (budget["n"], set(budget["runs"])) == (2, {r["hash"] for r in runs})
     for m in range(1, len(lrs) + 1):
         drawn = [
-            stats.select([r for r in runs if r["lr"] in subset])["mda"]["valid"]["mean"]
+            statistics.select([r for r in runs if r["lr"] in subset])["mda"]["valid"]["mean"]
             for subset in combinations(lrs, m)
         ]
         assert curve[m - 1] == pytest.approx(sum(drawn) / len(drawn), rel=1e-12)
-    assert curve[-1] == stats.select(runs)["mda"]["valid"]["mean"]
+    assert curve[-1] == statistics.select(runs)["mda"]["valid"]["mean"]
 
 
 def test_pairs_are_paired_t_tests_by_seed():
     scores = {"mda": [91.0, 92.5, 90.2, 93.0], "sgd": [90.5, 92.1, 90.1, 92.2]}
     runs = confirmed(scores)
     random.Random(0).shuffle(runs)
-    (pair,) = stats.compare(runs)
+    (pair,) = statistics.compare(runs)
     expected = scipy_stats.ttest_rel(scores["mda"], scores["sgd"])
     low, high = expected.confidence_interval(0.95)
     assert (pair["a"], pair["b"], pair["n"], pair["seeds"]) == ("mda", "sgd", 4, [1000, 1001, 1002, 1003])
@@ -166,18 +166,18 @@ def test_pairs_are_paired_t_tests_by_seed():
 
 def test_the_better_one_stands_first_also_where_lower_is_better():
     scores = {"adam": [3.0, 3.2], "mda": [2.0, 2.1], "sgd": [2.5, 2.4]}
-    pairs = stats.compare(confirmed(scores, higher_is_better=False))
+    pairs = statistics.compare(confirmed(scores, higher_is_better=False))
     assert [(p["a"], p["b"]) for p in pairs] == [("mda", "sgd"), ("mda", "adam"), ("sgd", "adam")]
     assert all(pair["difference"] < 0 for pair in pairs)
 
 
 def test_holm_is_the_step_down_correction_of_the_textbook():
     # Sorted p = .005, .01, .03, .04 times 4, 3, 2, 1, made monotone.
-    assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert stats.holm([0.02, None, 0.5]) == pytest.approx([0.06, None, 1.0])  # untestable still counts
-    pairs = stats.compare(confirmed({"a": [1, 2, 3.5], "b": [1.2, 2.1, 3.9], "c": [5, 6, 7.1]}))
-    assert [pair["p_holm"] for pair in pairs] == stats.holm([pair["p"] for pair in pairs])
+    assert statistics.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert statistics.holm([0.02, None, 0.5]) == pytest.approx([0.06, None, 1.0])  # untestable still counts
+    pairs = statistics.compare(confirmed({"a": [1, 2, 3.5], "b": [1.2, 2.1, 3.9], "c": [5, 6, 7.1]}))
+    assert [pair["p_holm"] for pair in pairs] == statistics.holm([pair["p"] for pair in pairs])
 
 
 @pytest.mark.parametrize(
@@ -189,33 +189,33 @@ def test_holm_is_the_step_down_correction_of_the_textbook():
     ],
 )
 def test_where_a_t_test_says_nothing_nothing_is_claimed(a, b, p):
-    (pair,) = stats.compare(confirmed({"a": a, "b": b}))
+    (pair,) = statistics.compare(confirmed({"a": a, "b": b}))
     assert (pair["p"], pair["p_holm"]) == (p, p)
-    assert not findings.distinguishable(pair)
+    assert not verdict.distinguishable(pair)
     json.dumps(pair, allow_nan=False)
 
 
 def test_seeds_that_do_not_pair_up_are_an_error_with_a_sentence():
     runs = confirmed({"mda": [1.0, 2.0, 3.0], "sgd": [1.0, 2.0]})
     with pytest.raises(ValueError, match=r"sgd lacks the confirmation seeds \[1002\]"):
-        stats.compare(runs)
+        statistics.compare(runs)
 
 
 def test_two_results_of_one_seed_are_never_averaged():
     tuned = grid({0.1: 1.0}) * 2
     with pytest.raises(ValueError, match="must not be averaged"):
-        stats.select(tuned)
+        statistics.select(tuned)
     with pytest.raises(ValueError, match="must not be averaged"):
-        stats.compare([*confirmed({"mda": [1.0]}), run("mda", 9.0, 1000, "confirm")])
+        statistics.compare([*confirmed({"mda": [1.0]}), run("mda", 9.0, 1000, "confirm")])
 
 
 def test_the_summary_does_not_depend_on_the_order_of_runs():
     runs = study(confirm_diverges={("adam", 1003)})
-    first = json.dumps(stats.summarize(runs), allow_nan=False)
+    first = json.dumps(statistics.summarize(runs), allow_nan=False)
     for seed in range(3):
         shuffled = copy.deepcopy(runs)
         random.Random(seed).shuffle(shuffled)
-        assert json.dumps(stats.summarize(shuffled), allow_nan=False) == first
+        assert json.dumps(statistics.summarize(shuffled), allow_nan=False) == first
 
 
 def test_times_and_memory_are_apart_from_everything_else():
@@ -224,7 +224,7 @@ def test_times_and_memory_are_apart_from_everything_else():
     for r in other:
         r["time"] = {key: 2 * value for key, value in r["time"].items()}
         r["peak_mb"] = None
-    a, b = stats.summarize(runs), stats.summarize(other)
+    a, b = statistics.summarize(runs), statistics.summarize(other)
     assert b["times"]["seconds"] == pytest.approx(2 * a["times"]["seconds"])
     assert b["times"]["optimizers"]["mda"]["peak_mb"] is None
     del a["times"], b["times"]
@@ -233,7 +233,7 @@ def test_times_and_memory_are_apart_from_everything_else():
 
 def test_every_figure_of_the_summary_has_its_n_and_its_runs():
     runs = study(confirm_diverges={("adam", 1003)})
-    summary = stats.summarize(runs, about="a", paper="p", extended={"mda": 3})
+    summary = statistics.summarize(runs, about="a", paper="p", extended={"mda": 3})
     assert summary["optimizers"]["mda"]["grid"] == {"points": 9, "runs": 18, "diverged": 2, "extended": 3}
     test = summary["optimizers"]["adam"]["test"]
     assert (test["n"], test["diverged"], len(test["runs"])) == (5, 1, 5)
@@ -262,7 +262,7 @@ def test_every_machine_is_named_once_in_a_fixed_order():
     runs = study()
     for i, r in enumerate(runs):
         r["machine"] = {"cpu": "zyxwv"[i % 5]}
-    assert [m["cpu"] for m in stats.summarize(runs)["machines"]] == list("vwxyz")
+    assert [m["cpu"] for m in statistics.summarize(runs)["machines"]] == list("vwxyz")
 
 
 def test_unfair_confirmations_are_refused():
@@ -270,34 +270,34 @@ def test_unfair_confirmations_are_refused():
     seen = copy.deepcopy(runs)
     next(r for r in seen if r["phase"] == "confirm")["seed"] = 0
     with pytest.raises(ValueError, match=r"seeds \[0\] that tuning has already seen"):
-        stats.summarize(seen)
+        statistics.summarize(seen)
     other = copy.deepcopy(runs)
     next(r for r in other if r["phase"] == "confirm")["lr"] = 7.0
     with pytest.raises(ValueError, match="not the setting chosen on validation"):
-        stats.summarize(other)
+        statistics.summarize(other)
     with pytest.raises(ValueError, match="Finish the study first"):
-        stats.summarize([r for r in runs if r["phase"] == "tune" or r["optimizer"] == "mda"])
+        statistics.summarize([r for r in runs if r["phase"] == "tune" or r["optimizer"] == "mda"])
     with pytest.raises(ValueError, match="their scale differs"):
-        stats.summarize([*runs[1:], {**runs[0], "scale": "mini"}])
+        statistics.summarize([*runs[1:], {**runs[0], "scale": "mini"}])
 
 
 def test_the_verdict_claims_a_lead_only_beyond_noise():
-    clear = stats.summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
+    clear = statistics.summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
     assert "mda has the best test accuracy" in clear["verdict"]
     assert ", more than seed noise explains" in clear["verdict"]
     assert "n = 5" in clear["verdict"]
-    close = stats.summarize(study(seed=1, offsets={"mda": 0.0, "sgd": 0.0, "adam": -1.0}))
+    close = statistics.summarize(study(seed=1, offsets={"mda": 0.0, "sgd": 0.0, "adam": -1.0}))
     assert "no more than seed noise explains" in close["verdict"]
 
 
 def test_an_interval_of_one_pair_does_not_contradict_the_correction_for_all():
-    summary = stats.summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
+    summary = statistics.summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
     summary["comparisons"][0].update(low=0.1, high=2.0, p_holm=0.06)
-    assert ", which seed noise can explain where 3 pairs are looked at (" in findings.verdict(summary)
+    assert ", which seed noise can explain where 3 pairs are looked at (" in verdict.verdict(summary)
 
 
 def test_the_verdict_says_edges_and_divergences():
-    verdict = stats.summarize(study(confirm_diverges={("adam", 1003)}))["verdict"]
+    verdict = statistics.summarize(study(confirm_diverges={("adam", 1003)}))["verdict"]
     assert "CAUTION: the best step size of mda, 1, is the largest tried" in verdict
     assert "2 of 18 tuning runs of mda" in verdict
     assert "1 of 5 confirmation runs of adam" in verdict
@@ -305,45 +305,47 @@ def test_the_verdict_says_edges_and_divergences():
 
 
 def test_the_verdict_says_which_of_interval_and_p_is_corrected():
-    three = stats.summarize(study())["verdict"]
+    three = statistics.summarize(study())["verdict"]
     assert re.search(r"uncorrected 95% interval .* after Holm's correction for 3 pairs\)", three)
-    two = stats.summarize([r for r in study() if r["optimizer"] != "adam"])["verdict"]
+    two = statistics.summarize([r for r in study() if r["optimizer"] != "adam"])["verdict"]
     assert "95% interval" in two
     assert "correct" not in two  # one pair: nothing to correct for
 
 
 def test_where_nothing_trained_the_verdict_opens_with_that():
     names, seeds = ("mda", "sgd", "adam"), range(1000, 1005)
-    lost = stats.summarize(study(confirm_diverges={(name, s) for name in names for s in seeds}))
+    lost = statistics.summarize(study(confirm_diverges={(name, s) for name in names for s in seeds}))
     assert lost["verdict"].startswith("Nothing trained: all 15 confirmation runs diverged, ")
     assert "tie" not in lost["verdict"]
     assert "the best test" not in lost["verdict"]
     # Untrained networks come first where the others got worse than that.
     runs = study(confirm_diverges={("mda", s) for s in seeds}, untrained=95.0)
-    verdict = stats.summarize(runs)["verdict"]
+    verdict = statistics.summarize(runs)["verdict"]
     assert verdict.startswith("mda did not train: all 5 of its confirmation runs diverged, ")
     assert "ahead of" not in verdict
-    one_survivor = stats.summarize(study(confirm_diverges={("mda", s) for s in seeds[1:]}, untrained=95.0))
+    one_survivor = statistics.summarize(
+        study(confirm_diverges={("mda", s) for s in seeds[1:]}, untrained=95.0)
+    )
     assert one_survivor["verdict"].startswith("mda has the best test accuracy")
 
 
 def test_versions_of_packages_are_collected_in_any_order_of_runs():
     runs = study()
-    assert stats.summarize(runs)["packages"] == {}  # older results
+    assert statistics.summarize(runs)["packages"] == {}  # older results
     for r in runs:
         old = r["optimizer"] == "mda" and r["seed"] == 0
         r["packages"] = {"zoo": "1.0"} if r["optimizer"] == "sgd" else {"madgrad": "1.2" if old else "1.3"}
     expected = {"madgrad": ["1.2", "1.3"], "zoo": ["1.0"]}
     for order in (runs, runs[::-1]):
-        assert json.dumps(stats.summarize(order)["packages"]) == json.dumps(expected)
+        assert json.dumps(statistics.summarize(order)["packages"]) == json.dumps(expected)
 
 
 def test_the_verdict_of_one_seed_one_optimizer_or_no_confirmation_is_modest():
     one_seed = [r for r in study() if r["phase"] == "tune" or r["seed"] == 1000]
-    assert "one seed (n = 1) admits no test" in stats.summarize(one_seed)["verdict"]
-    alone = stats.summarize([r for r in study() if r["optimizer"] == "sgd"])
+    assert "one seed (n = 1) admits no test" in statistics.summarize(one_seed)["verdict"]
+    alone = statistics.summarize([r for r in study() if r["optimizer"] == "sgd"])
     assert "nothing was run to compare it with" in alone["verdict"]
-    tuned = stats.summarize([r for r in study() if r["phase"] == "tune"])
+    tuned = statistics.summarize([r for r in study() if r["phase"] == "tune"])
     assert tuned["verdict"].startswith("Nothing is confirmed yet")
     assert tuned["optimizers"]["mda"]["test"] is None
 
@@ -351,21 +353,21 @@ def test_the_verdict_of_one_seed_one_optimizer_or_no_confirmation_is_modest():
 def test_optimizers_with_equal_means_are_tied_and_none_is_called_best():
     scores = {"mda": [90.0, 92.0], "sgd": [92.0, 90.0], "adam": [91.0, 91.0], "adamw": [80.0, 81.0]}
     tuned = [run(name, 1.0, 0) for name in scores]
-    summary = stats.summarize(tuned + confirmed(scores))
-    assert findings.leaders(summary) == ["adam", "mda", "sgd"]
+    summary = statistics.summarize(tuned + confirmed(scores))
+    assert verdict.leaders(summary) == ["adam", "mda", "sgd"]
     said = summary["verdict"]
     assert said.startswith("adam, mda and sgd tie for the best test accuracy, a mean of 91.00% (n = 2)")
     assert "ahead" not in said
     assert "has the best" not in said
     # The mean of 0.1, 0.2 and 0.3 differs from that of 0.3, 0.2 and 0.1 by rounding alone, or not at all.
     rounded = {"mda": [0.1, 0.2, 0.3], "sgd": [0.3, 0.1, 0.2 * (1 + 1e-15)]}
-    close = stats.summarize([r for r in tuned if r["optimizer"] in rounded] + confirmed(rounded))
+    close = statistics.summarize([r for r in tuned if r["optimizer"] in rounded] + confirmed(rounded))
     assert "sgd and mda tie for the best" in close["verdict"]
 
 
 def test_a_lead_too_small_to_print_is_not_printed_as_zero():
     scores = {"mda": [90.0, 92.0, 93.0001], "sgd": [91.0, 91.0, 93.0]}
-    summary = stats.summarize([run(name, 1.0, 0) for name in scores] + confirmed(scores))
+    summary = statistics.summarize([run(name, 1.0, 0) for name in scores] + confirmed(scores))
     assert "less than 0.01 points ahead of sgd, no more than seed noise" in summary["verdict"]
 
 
@@ -378,16 +380,16 @@ def test_a_lead_too_small_to_print_is_not_printed_as_zero():
     ],
 )
 def test_the_verdict_says_why_a_grid_ends_at_its_best(extension, said):
-    assert f"on the edge of its grid{said}" in stats.summarize(study(), extension=extension)["verdict"]
+    assert f"on the edge of its grid{said}" in statistics.summarize(study(), extension=extension)["verdict"]
 
 
 def test_unequal_budgets_are_in_the_verdict():
     lrs = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1, 0.3)}
     assert (
         "CAUTION: unequal budgets, grid points tried: mda 9, sgd 12"
-        in stats.summarize(study(lrs=lrs))["verdict"]
+        in statistics.summarize(study(lrs=lrs))["verdict"]
     )
-    assert "unequal" not in stats.summarize(study())["verdict"]
+    assert "unequal" not in statistics.summarize(study())["verdict"]
 
 
 def test_importing_the_package_does_not_load_pandas():

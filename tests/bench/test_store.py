@@ -16,9 +16,9 @@ import torch
 from support.lines import make_recipe, make_spec
 from support.synthetic_runs import run
 
-from dualavg_bench import store
-from dualavg_bench.result import FIELDS, spec_hash
-from dualavg_bench.store import RunFolder, StoreError, read_json, write_atomically, write_json
+from dualavg_bench.store.files import StoreError, read_json, write_atomically, write_json
+from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import FIELDS, spec_hash
 
 
 def _write_forever(path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match=r"The disk is full: .*value\.json was not written"):
         write_json(path, {"format": 1, "i": 2})
     assert read_json(path, "value")["i"] == 1

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from dualavg_bench import runner
-from dualavg_bench.fingerprint import fingerprint
-from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RunSpec, Splits
-from dualavg_bench.store import RunFolder
+from dualavg_bench.recipe import Grid, Metric, Point, Recipe, Splits
+from dualavg_bench.run import training
+from dualavg_bench.run.data import fingerprint
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.folder import RunFolder
 
 
 class Lines:
@@ -94,9 +95,9 @@ def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...
 
     run = RunFolder.of(folder, recipe.name, spec.hash)
     for _ in stop_at:
-        with pytest.raises(runner.Interrupted):
-            runner.run(spec, recipe, run, folder, should_stop=should_stop)
-    return runner.run(spec, recipe, run, folder, should_stop=should_stop)
+        with pytest.raises(training.Interrupted):
+            training.run(spec, recipe, run, folder, should_stop=should_stop)
+    return training.run(spec, recipe, run, folder, should_stop=should_stop)
 
 
 NUMBERS = ("train", "valid", "test", "status", "diverged_at")

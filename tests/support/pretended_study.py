@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dualavg_bench.recipe import Grid, RunSpec, Seeds
-from dualavg_bench.study import Study
+from dualavg_bench.recipe import Grid, Seeds
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.study.study import Study
 from support.lines import make_recipe
 
 

@@ -3,7 +3,7 @@
 import math
 import random
 
-from dualavg_bench.result import spec_hash
+from dualavg_bench.store.results import spec_hash
 
 LRS = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1), "adam": (1e-4, 1e-3, 1e-2)}
 DECAYS = (0.0, 1e-4, 1e-3)

@@ -1,0 +1,1 @@
+"""Pure functions of finished runs: statistics, verdicts, the paper's claims."""

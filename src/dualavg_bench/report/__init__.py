@@ -1,0 +1,1 @@
+"""Pure functions from summaries and runs to figures and pages."""
