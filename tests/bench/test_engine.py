@@ -161,7 +161,7 @@ def check_a_killer(
     again = traps.executions()[len(executions) :]
     assert {run for run, _ in again} & TUNED == {killer}
     assert summary_without_times(out) == undisturbed
-    assert not list(out.rglob("deaths.json"))
+    assert not list(out.rglob("crashes.json"))
 
 
 def test_a_run_that_kills_its_worker_three_times_is_reported_and_the_others_go_on(
