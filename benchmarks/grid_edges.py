@@ -36,10 +36,10 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every weight decay and schedule, not the first")
     args = parser.parse_args()
 
-    from dualavg_bench import runner
     from dualavg_bench.recipe import Point
-    from dualavg_bench.store import RunFolder
-    from dualavg_bench.study import Study
+    from dualavg_bench.run import training
+    from dualavg_bench.store.folder import RunFolder
+    from dualavg_bench.study.study import Study
 
     names = args.optimizers.split(",") if args.optimizers else None
     study = Study.of(args.recipe, args.scale, args.out, args.data or args.out.absolute() / "data", names)
@@ -50,12 +50,12 @@ def main() -> None:
         spec = study.spec(name, point, 0, test=False)
         began = time.process_time()
         folder = RunFolder.of(study.out, recipe.name, spec.hash)
-        result = runner.run(spec, recipe, folder, study.data, progress=lambda *_: None)
-        value = None if result["status"] == "diverged" else result["valid"][metric.name][-1]
-        said = f"diverged at step {result['diverged_at']}" if value is None else f"{metric.name} {value:.4g}"
-        took = f"{result['time']['seconds']:.0f} s, {time.process_time() - began:.0f} s of CPU time"
+        result = training.run(spec, recipe, folder, study.data, progress=lambda *_: None)
+        value = None if result.diverged else result.valid[metric.name][-1]
+        outcome = f"diverged at step {result.diverged_at}" if value is None else f"{metric.name} {value:.4g}"
+        took = f"{result.time.seconds:.0f} s, {time.process_time() - began:.0f} s of CPU time"
         where = f"{recipe.name} {name} {point.schedule}, decay {point.weight_decay:g}, lr {point.lr:g}"
-        print(f"{where}: {said}; {took}", flush=True)
+        print(f"{where}: {outcome}; {took}", flush=True)
         return float("-inf") if value is None else sign * value
 
     outside = []

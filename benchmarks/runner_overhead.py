@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WINDOW = 10  # steps between two questions whether to stop: dualavg_bench.runner.WINDOW
+WINDOW = 10  # steps between two questions whether to stop: dualavg_bench.run.training.WINDOW
 TARGET_STEP, TARGET_STUDY = 1.05, 0.6
 
 
@@ -33,12 +33,12 @@ def bare_loop(recipe, point, splits) -> Callable[[], None]:
     """Return a function that takes ten steps and does what it must, nothing else."""
     import torch
 
-    from dualavg_bench import optimizers
+    from dualavg_bench.recipe import registry
 
     torch.manual_seed(0)
     model = recipe.model()
-    optimizer = optimizers.make("mda", model.parameters(), point, {})
-    schedule = optimizers.make_schedule(point.schedule, {}, optimizer, recipe.steps)
+    optimizer = registry.make("mda", model.parameters(), point, {})
+    schedule = registry.make_schedule(point.schedule, {}, optimizer, recipe.steps)
     rng = torch.Generator().manual_seed(0)
     order = torch.randperm(len(splits.train)).split(recipe.batch_size)
     place = 0
@@ -60,10 +60,11 @@ def measure_step(recipe, splits, rounds: int) -> dict[str, float]:
     """Let the runner and the bare loop take turns, ten steps each."""
     import torch
 
-    from dualavg_bench import runner
-    from dualavg_bench.fingerprint import fingerprint
-    from dualavg_bench.recipe import Point, RunSpec
-    from dualavg_bench.store import RunFolder
+    from dualavg_bench.recipe import Point
+    from dualavg_bench.run import training
+    from dualavg_bench.run.data import fingerprint
+    from dualavg_bench.run.spec import RunSpec
+    from dualavg_bench.store.folder import RunFolder
 
     steps = WINDOW * (rounds + 3)
     recipe = dataclasses.replace(recipe, data=lambda _: splits, steps=steps, evaluations=1)
@@ -90,7 +91,7 @@ def measure_step(recipe, splits, rounds: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.of(Path(folder), recipe.name, spec.hash)
-        runner.run(spec, recipe, run, Path(folder), checkpoint_seconds=1e9, should_stop=take_turns)
+        training.run(spec, recipe, run, Path(folder), checkpoint_seconds=1e9, should_stop=take_turns)
     ours, theirs = ours[2:], theirs[2:]  # the first rounds warm up
     ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     return {
@@ -107,16 +108,16 @@ def cifar(data: Path | None):
     """Return the cifar10 recipe's splits, or random pixels of their shapes."""
     import torch
 
-    from dualavg_bench.data import cifar as reader
+    from dualavg_bench.data import cifar
     from dualavg_bench.recipe import Splits
 
     if data is not None:
-        return reader.load(data)
+        return cifar.load(data)
     rng = torch.Generator().manual_seed(0)
 
-    def images(n: int) -> reader.Images:
+    def images(n: int) -> cifar.Images:
         pixels = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=rng)
-        return reader.Images(pixels, torch.randint(10, (n,), generator=rng))
+        return cifar.Images(pixels, torch.randint(10, (n,), generator=rng))
 
     return Splits(images(5000), images(100), images(100))
 
@@ -130,8 +131,9 @@ def one_layer():
 
 def measure_study(reference: Path, workers: int) -> dict[str, float]:
     """Run a study from nothing; return its wall time with and without the workers' start-up."""
-    from dualavg_bench.engine import Engine, cluster
-    from dualavg_bench.study import Study
+    from dualavg_bench.study.cluster import cluster
+    from dualavg_bench.study.executor import Engine
+    from dualavg_bench.study.study import Study
 
     with tempfile.TemporaryDirectory() as folder:
         study = Study.of(str(reference), "quick", Path(folder), Path(folder))
@@ -155,7 +157,7 @@ def measure_study(reference: Path, workers: int) -> dict[str, float]:
 
 def cpu_seconds() -> float:
     """Return a worker's CPU time, once it has imported what its first run would."""
-    import dualavg_bench.runner  # noqa: F401
+    import dualavg_bench.run.training  # noqa: F401
 
     return time.process_time()
 
@@ -164,7 +166,7 @@ def compare_workers(repeats: int, steps: int) -> dict:
     """One worker and two take turns."""
     import dualavg_bench
 
-    text = (Path(dualavg_bench.__file__).parent / "templates" / "new_recipe.py").read_text()
+    text = (Path(dualavg_bench.__file__).parent / "recipe" / "templates" / "new_recipe.py").read_text()
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "spirals.py"
         reference.write_text(text.replace("steps=400", f"steps={steps}"))

@@ -1,1 +1,1 @@
-"""The benchmark: a fair comparison of optimizers on anybody's task, with error bars."""
+"""The paper as a program, and a fair comparison of optimizers for anybody's task."""

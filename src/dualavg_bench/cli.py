@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-Scale = Literal["quick", "mini", "paper"]
+from dualavg_bench.scales import Scale
+
 Workers = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
 app = App(
@@ -197,7 +198,7 @@ def report(*folders: Path, compare: bool = False) -> None:
 @app.command
 def recipes() -> None:
     """List the built-in recipes: scales, data, expected time."""
-    from dualavg_bench.display import list_recipes
+    from dualavg_bench.terminal import list_recipes
 
     list_recipes()
 
@@ -205,13 +206,13 @@ def recipes() -> None:
 @app.command
 def new(path: Annotated[Path, Parameter(help="Where to write it, e.g. my_recipe.py.")]) -> None:
     """Write a commented recipe to start from; it runs as it is."""
-    from dualavg_bench.store import StoreError, write_atomically
+    from dualavg_bench.store.files import StoreError, write_atomically
 
     if path.exists():
         raise StoreError(f"{path} is there already: choose another name.")
     if path.suffix != ".py":
         raise StoreError(f"A recipe is a Python file: {path}.py?")
-    template = Path(__file__).parent / "templates" / "new_recipe.py"
+    template = Path(__file__).parent / "recipe" / "templates" / "new_recipe.py"
     write_atomically(path, template.read_bytes())
     print(f"written: {path}\nnext:    dualavg study {path}")
 

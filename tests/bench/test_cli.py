@@ -212,7 +212,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(dualavg: Command, monkeypatch: py
     def broken() -> None:
         raise ArithmeticError("a bug")
 
-    monkeypatch.setattr("dualavg_bench.display.list_recipes", broken)
+    monkeypatch.setattr("dualavg_bench.terminal.list_recipes", broken)
     with pytest.raises(ArithmeticError, match="a bug"):
         dualavg("recipes")
 
@@ -221,7 +221,7 @@ def test_ctrl_c_is_answered_with_how_to_go_on(dualavg: Command, monkeypatch: pyt
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dualavg_bench.display.list_recipes", interrupted)
+    monkeypatch.setattr("dualavg_bench.terminal.list_recipes", interrupted)
     code, _, err = dualavg("recipes")
     assert code == 130  # the shell's number for it
     assert "The same command goes on from here." in err

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from support.tiny_study import TRAPS, Traps, command, environment, summary_without_times, write_recipe
 
-from dualavg_bench import engine
+from dualavg_bench.study import executor
 
 TIMEOUT = 240
 STARTED: list[subprocess.Popen[str]] = []
@@ -161,7 +161,7 @@ def check_a_killer(
     again = traps.executions()[len(executions) :]
     assert {run for run, _ in again} & TUNED == {killer}
     assert summary_without_times(out) == undisturbed
-    assert not list(out.rglob("deaths.json"))
+    assert not list(out.rglob("crashes.json"))
 
 
 def test_a_run_that_kills_its_worker_three_times_is_reported_and_the_others_go_on(
@@ -314,7 +314,7 @@ def test_a_warning_is_shown_once_a_process_and_not_once_a_run(monkeypatch: pytes
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     for _ in range(3):
-        with engine._each_warning_once():
+        with executor._each_warning_once():
             for said in ("shapes differ", "and so do dtypes"):
                 warnings.showwarning(said, UserWarning, "recipe.py", 3)
     assert shown == ["shapes differ", "and so do dtypes"]

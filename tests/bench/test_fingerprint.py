@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.lines import Lines, execute, make_recipe, make_spec
 
-from dualavg_bench import held
-from dualavg_bench.fingerprint import check, fingerprint
 from dualavg_bench.recipe import FromDataset, RecipeError, Splits
+from dualavg_bench.run import held
+from dualavg_bench.run.data import check, fingerprint
 
 
 def splits(train=0, valid=1, test=2, n=40):

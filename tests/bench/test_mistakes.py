@@ -12,11 +12,12 @@ import torch
 from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, network
 from support.tiny_study import TEMPLATE, Command, run_to_the_end, write_recipe
 
-from dualavg_bench import optimizers
-from dualavg_bench.fingerprint import check, read
-from dualavg_bench.raised import RecipeRaised
-from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, load
-from dualavg_bench.study import FIRST_CONFIRMATION_SEED, Study
+from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, registry
+from dualavg_bench.recipe.loading import load
+from dualavg_bench.recipe.settings import FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.user_code import RecipeRaised
+from dualavg_bench.run.data import check, read
+from dualavg_bench.study.study import Study
 
 NAN, INF = math.nan, math.inf
 
@@ -60,7 +61,7 @@ def test_a_step_size_is_a_finite_number_above_zero(lr: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay", "schedule"])
 def test_what_is_searched_cannot_be_fixed_too(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"say {name} as Grid\({name}=...\) instead"):
+    with pytest.raises(ValueError, match=rf"give {name} as Grid\({name}=...\) instead"):
         Grid(lr=0.1, settings={name: 0.5})
 
 
@@ -88,13 +89,13 @@ def test_tuning_seeds_end_before_those_of_confirmation() -> None:
 
 @pytest.mark.parametrize("arguments", [("step", True), ("", True), (3, True), ("error", "lower")])
 def test_a_metric_has_a_name_of_its_own_and_a_direction(arguments: Any) -> None:
-    with pytest.raises(ValueError, match=r"A metric needs a name, and not 'step'|must be True or False"):
+    with pytest.raises(ValueError, match=r"A metric needs a name other than 'step'|must be True or False"):
         Metric(*arguments)
 
 
 def test_a_rule_against_divergence_can_be_turned_off(tmp_path: Path) -> None:
     recipe = make_recipe(diverged_above=INF)
-    assert execute(tmp_path, recipe, make_spec(recipe))["status"] == "finished"
+    assert execute(tmp_path, recipe, make_spec(recipe)).status == "finished"
 
 
 # When it is loaded ----------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ def test_a_setting_that_an_optimizer_does_not_take_is_told_before_anything_is_tr
 @pytest.mark.parametrize("settings", [{"momentum": 2.0}, {"momentum": "high"}])
 def test_a_value_that_an_optimizer_does_not_take_is_told_before_anything_is_trained(settings: Any) -> None:
     with pytest.raises(ValueError, match="'mda' cannot be made with"):
-        optimizers.try_out("mda", Grid(lr=1.0, settings=settings))
+        registry.try_out("mda", Grid(lr=1.0, settings=settings))
 
 
 # What its functions return --------------------------------------------------------------------------------
@@ -213,9 +214,9 @@ def test_an_untrained_network_without_test_score_is_refused_before_it_is_trained
 def test_what_else_is_not_finite_is_left_out_and_no_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(evaluate=lambda m, b: {**evaluate(m, b), "more": INF, "other": 2})
     result = execute(tmp_path, recipe, make_spec(recipe))
-    assert result["status"] == "finished"
-    assert set(result["valid"]) == {"step", "loss", "error", "other"}
-    assert set(result["test"]) == {"loss", "error", "other"}
+    assert result.status == "finished"
+    assert set(result.valid.names) == {"loss", "error", "other"}
+    assert set(result.test) == {"loss", "error", "other"}
 
 
 # What they raise ------------------------------------------------------------------------------------------
@@ -323,8 +324,8 @@ def test_an_evaluation_that_refuses_what_is_not_finite_is_a_divergence(
         model=lambda: torch.nn.Linear(6, 1), evaluate=strict_evaluate, schedules={"linear": spoil(value)}
     )
     result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-9))
-    assert (result["status"], result["diverged_at"], result["why"]) == ("diverged", 10, why)
-    assert result["test"] == {"loss": 1.0, "error": 1.0}
+    assert (result.status, result.diverged_at, result.why) == ("diverged", 10, why)
+    assert result.test == {"loss": 1.0, "error": 1.0}
 
 
 def test_an_evaluation_that_raises_on_a_sound_network_is_a_mistake(tmp_path: Path) -> None:
@@ -365,8 +366,8 @@ def test_a_mask_is_no_divergence(tmp_path: Path) -> None:
 def test_a_score_too_large_for_a_number_is_a_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(evaluate=steps_of(lambda right: {**right, "error": math.exp(1e4)}))
     result = execute(tmp_path, recipe, make_spec(recipe))
-    assert result["status"] == "diverged"
-    assert result["why"].startswith("the score is too large for a number")
+    assert result.status == "diverged"
+    assert result.why.startswith("the score is too large for a number")
 
 
 def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) -> None:
@@ -376,8 +377,8 @@ def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) 
 
     recipe = make_recipe(loss=strict_loss, model=network, schedules={"linear": spoil(NAN)}, evaluations=1)
     result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-9))
-    assert (result["status"], result["diverged_at"]) == ("diverged", 11)
-    assert result["why"] == "the network's parameters are not finite"
+    assert (result.status, result.diverged_at) == ("diverged", 11)
+    assert result.why == "the network's parameters are not finite"
 
 
 def test_a_test_split_that_raises_is_told_with_its_place_and_tuning_is_kept(

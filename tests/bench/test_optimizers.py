@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.lines import NUMBERS, Lines, execute, make_recipe, make_spec
+from support.lines import Lines, execute, make_recipe, make_spec, numbers
 
 from dualavg import MDA, DualAveraging
-from dualavg_bench import optimizers
-from dualavg_bench.recipe import Point, Recipe, Splits
+from dualavg_bench.recipe import Point, Recipe, Splits, registry
+from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
 
 FOREIGN = {"madgrad.MADGRAD": 0.01, "schedulefree.SGDScheduleFree": 0.5, "torch.optim.Rprop": 0.001}
 CLASSES = {
@@ -37,12 +37,12 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_the_registry_is_what_is_tested() -> None:
-    assert set(CLASSES) == set(optimizers.OPTIMIZERS)
+    assert set(CLASSES) == set(registry.OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_name_is_its_class_at_the_point(name: str) -> None:
-    made = optimizers.make(name, parameters(), Point(0.25, 0.125), {})
+    made = registry.make(name, parameters(), Point(0.25, 0.125), {})
     assert type(made) is CLASSES[name]
     assert made.defaults["lr"] == 0.25
     assert made.defaults["weight_decay"] == 0.125
@@ -51,7 +51,7 @@ def test_a_name_is_its_class_at_the_point(name: str) -> None:
 
 
 def test_settings_of_the_recipe_go_before_those_of_the_registry() -> None:
-    assert optimizers.make("sgd", parameters(), Point(0.1), {"momentum": 0.5}).defaults["momentum"] == 0.5
+    assert registry.make("sgd", parameters(), Point(0.1), {"momentum": 0.5}).defaults["momentum"] == 0.5
 
 
 class Straight(Lines):
@@ -66,8 +66,8 @@ def test_every_optimizer_trains(name: str, tmp_path: Path) -> None:
     recipe = make_recipe(Splits(Straight(100, 0), Straight(40, 1), Straight(40, 2)), steps=200, evaluations=2)
     lr = {"mda": 0.3, "da": 0.3, "da+momentum": 0.3, **FOREIGN}.get(name, 0.02)
     result = execute(tmp_path, recipe, make_spec(recipe, name, lr=lr))
-    assert result["status"] == "finished"
-    assert result["valid"]["loss"][-1] < 0.3 * result["valid"]["loss"][0]
+    assert result.status == "finished"
+    assert result.valid["loss"][-1] < 0.3 * result.valid["loss"][0]
 
 
 def test_every_optimizer_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_every_optimizer_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     spec = make_spec(recipe, name, lr=FOREIGN.get(name, 0.02))
     whole = execute(tmp_path / "whole", recipe, spec)
     parts = execute(tmp_path / "parts", recipe, spec, stop_at=(2, 3))
-    assert {key: parts[key] for key in NUMBERS} == {key: whole[key] for key in NUMBERS}
+    assert numbers(parts) == numbers(whole)
 
 
 class Spy(torch.optim.SGD):
@@ -144,17 +144,17 @@ def test_schedule_free_is_scored_at_its_average(tmp_path: Path) -> None:
         return {"loss": 1.0, "error": 1.0}
 
     watched: list[torch.optim.Optimizer] = []
-    made = optimizers.make
+    made = registry.make
 
     def make(name, params, point, settings):
         watched.append(Watched(list(params), lr=point.lr))
         return watched[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimizers, "make", make)
+        patch.setattr(registry, "make", make)
         recipe = make_recipe(evaluate=evaluate)
         execute(tmp_path, recipe, make_spec(recipe, "schedulefree.SGDScheduleFree"))
-    assert optimizers.make is made
+    assert registry.make is made
     assert set(modes) == {("step", True), ("evaluate", False)}
 
 
@@ -176,7 +176,7 @@ def test_schedule_free_is_scored_at_its_average(tmp_path: Path) -> None:
 )
 def test_a_wrong_name_gets_one_sentence(wrong: str, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the sentence is looked at below
-        optimizers.find(wrong)
+        registry.find(wrong)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -187,26 +187,26 @@ def test_a_package_whose_import_fails_gets_a_sentence(
     (tmp_path / "broken_package.py").write_text("raise RuntimeError('needs a GPU')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=r"'broken_package.X' cannot be imported \(needs a GPU\)"):
-        optimizers.find("broken_package.X")
+        registry.find("broken_package.X")
 
 
 def test_a_setting_that_it_does_not_take_gets_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"'adam' cannot be made with .*momentum"):
-        optimizers.make("adam", parameters(), Point(0.1), {"momentum": 0.9})
+        registry.make("adam", parameters(), Point(0.1), {"momentum": 0.9})
 
 
 def test_an_optimizer_without_weight_decay_is_made_without() -> None:
-    made = optimizers.make("torch.optim.Rprop", parameters(), Point(0.1, 0.0), {})
+    made = registry.make("torch.optim.Rprop", parameters(), Point(0.1, 0.0), {})
     assert "weight_decay" not in made.defaults
     with pytest.raises(ValueError, match=r"has no weight_decay, but its grid asks for 0\.01"):
-        optimizers.make("torch.optim.Rprop", parameters(), Point(0.1, 0.01), {})
+        registry.make("torch.optim.Rprop", parameters(), Point(0.1, 0.01), {})
 
 
-@pytest.mark.parametrize("schedule", [*optimizers.SCHEDULES, "own"])
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "own"])
 def test_every_schedule_lasts_a_run(schedule: str) -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.5)
     own = {"own": lambda opt, steps: torch.optim.lr_scheduler.StepLR(opt, steps // 2)}
-    made = optimizers.make_schedule(schedule, own, optimizer, 120)
+    made = make_schedule(schedule, own, optimizer, 120)
     seen = []
     for _ in range(120):
         seen.append(optimizer.param_groups[0]["lr"])
@@ -220,4 +220,4 @@ def test_every_schedule_lasts_a_run(schedule: str) -> None:
 def test_a_wrong_schedule_gets_a_sentence() -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.5)
     with pytest.raises(ValueError, match=r"no schedule called 'cosine': give one of constant, .*, mine"):
-        optimizers.make_schedule("cosine", {"mine": lambda *_: None}, optimizer, 10)
+        make_schedule("cosine", {"mine": lambda *_: None}, optimizer, 10)

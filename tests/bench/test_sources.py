@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import pytest
 
-from dualavg_bench import sources
+from dualavg_bench.run import code as sources
 
 RECIPE = "import os\nimport torch.nn\nfrom my_project import network\nfrom dualavg_bench.data import cifar\n"
 
@@ -53,7 +53,12 @@ def test_the_loop_the_optimizer_and_the_reader_are_covered(project, monkeypatch)
     find = sources._find
     monkeypatch.setattr(sources, "_find", lambda name: followed.add(name) or find(name))
     packages = sources.trace(project / "recipe.py").packages
-    ours = {"dualavg._kernels", "dualavg.schedules", "dualavg_bench.optimizers", "dualavg_bench.data.cifar"}
+    ours = {
+        "dualavg._kernels",
+        "dualavg.schedules",
+        "dualavg_bench.recipe.registry",
+        "dualavg_bench.data.cifar",
+    }
     assert ours <= followed
     assert find("torch.nn")[0] is None
     assert "my_project.layers" in followed

@@ -153,7 +153,7 @@ def test_a_truncated_result_stops_the_study_with_a_sentence(undisturbed: Path, t
     target.write_bytes(results[0].read_bytes()[:100])
     done = run_to_the_end(undisturbed / "tiny.py", tmp_path)
     assert done.returncode == 1
-    assert f"{target} is not a whole result of a run" in done.stderr.replace("\n", "")
+    assert f"{target} is not a complete result of a run" in done.stderr.replace("\n", "")
     assert "Traceback" not in done.stderr
 
 

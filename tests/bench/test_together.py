@@ -15,7 +15,8 @@ from support.tiny_study import environment, write_recipe
 # The paper's experiments take minutes: these stand in for them.
 REPRODUCE = """
 import sys
-from dualavg_bench import cli, paper
+from dualavg_bench import cli
+from dualavg_bench.analysis import paper
 
 out, *more = sys.argv[1:]
 paper.RECIPES = tuple(name for name in more if name.endswith(".py"))

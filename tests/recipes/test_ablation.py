@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dualavg import DualAveraging
-from dualavg_bench import optimizers
-from dualavg_bench.recipe import Point
+from dualavg_bench.recipe import Point, registry
 from dualavg_bench.recipes import cifar10, cifar10_ablation
 
 SCALES = ("quick", "mini", "paper")
@@ -30,7 +29,7 @@ def path_of(make, steps=30):
 
 
 def row(name):
-    return lambda params: optimizers.make(name, params, Point(0.3, 1e-4), {})
+    return lambda params: registry.make(name, params, Point(0.3, 1e-4), {})
 
 
 def test_rows_are_the_papers_in_its_order():

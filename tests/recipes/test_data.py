@@ -15,7 +15,7 @@ from support.real_data import REAL
 
 from dualavg_bench.data import cifar, wikitext
 from dualavg_bench.data.embedded import digits, docstrings, once
-from dualavg_bench.store import StoreError
+from dualavg_bench.store.files import StoreError
 
 
 @pytest.fixture(scope="module")

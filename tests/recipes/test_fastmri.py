@@ -10,12 +10,13 @@ import torch
 from skimage.metrics import structural_similarity
 from support.real_data import REAL
 
-from dualavg_bench import optimizers, samples
 from dualavg_bench.data import chest_mri, fastmri
 from dualavg_bench.data.embedded import phantoms
 from dualavg_bench.data.fastmri import ifft2c, root_sum_of_squares
-from dualavg_bench.recipe import Point
+from dualavg_bench.recipe import Point, registry
+from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import fastmri as experiment
+from dualavg_bench.run import samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,7 +75,7 @@ def test_training_beats_filling_with_zeros(splits):
     recipe = experiment.recipe("quick")
     torch.manual_seed(0)
     model = recipe.model()
-    optimizer = optimizers.make("adam", model.parameters(), Point(0.01), {})
+    optimizer = registry.make("adam", model.parameters(), Point(0.01), {})
     rng = torch.Generator().manual_seed(0)
     for _ in range(25):
         indices = torch.randint(len(splits.train), (recipe.batch_size,), generator=rng)
@@ -94,7 +95,7 @@ def test_samples_are_the_middle_slices_of_two_test_volumes(splits):
         with h5py.File(volume.path) as file:
             middle = torch.from_numpy(file["reconstruction_rss"][phantoms.SLICES // 2])
         assert torch.equal(picture.truth, middle)
-        assert samples.to_json(picture)["shape"] == [phantoms.CROP, phantoms.CROP]
+        assert samples.encode(picture).shape == (phantoms.CROP, phantoms.CROP)
         assert not torch.equal(picture.made, picture.truth)
 
 
@@ -119,7 +120,7 @@ def test_fastmri_at_paper_scale_is_the_appendix():
         assert grid.weight_decay == (0.0,)
         assert grid.schedule == ("flat_drop",)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = optimizers.make_schedule("flat_drop", recipe.schedules, optimizer, recipe.steps)
+    schedule = make_schedule("flat_drop", recipe.schedules, optimizer, recipe.steps)
     epoch = recipe.steps // 50
     factors = [schedule.factor(k) for k in (0, 40 * epoch - 1, 40 * epoch, 50 * epoch - 1)]
     assert factors == pytest.approx([1, 1, 0.1, 0.1])
@@ -140,7 +141,7 @@ def test_two_steps_at_the_shape_of_a_knee(tmp_path):
     source = recipe.data(tmp_path, slices=1).train  # of 34,742
     torch.manual_seed(0)
     model = recipe.model.func(2, **recipe.model.keywords)
-    optimizer = optimizers.make("adam", model.parameters(), Point(0.001), {})
+    optimizer = registry.make("adam", model.parameters(), Point(0.001), {})
     losses = []
     for _ in range(2):
         optimizer.zero_grad()

@@ -13,7 +13,7 @@ from support.small_volumes import write_chests, write_file, write_small
 from dualavg_bench.data import chest_mri, fastmri
 from dualavg_bench.data.embedded import phantoms
 from dualavg_bench.data.fastmri import centre_crop, ifft2c, root_sum_of_squares
-from dualavg_bench.fingerprint import fingerprint
+from dualavg_bench.run.data import fingerprint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dualavg_bench import optimizers, samples
 from dualavg_bench.data import translation
 from dualavg_bench.data.translation import END, PAD
 from dualavg_bench.models.translator import logits, translate, translator
-from dualavg_bench.recipe import Passage, Point
+from dualavg_bench.recipe import Passage, Point, registry
+from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import iwslt14
+from dualavg_bench.run import samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -186,7 +187,7 @@ def test_four_test_sentences_are_shown(model, splits):
         zip(splits.test.given[:4], splits.test.wanted[:4], strict=True)
     )
     assert [one.made for one in shown] == iwslt14.hypotheses(model, splits.test.pick(range(4)), 20)
-    assert all(samples.to_json(one)["kind"] == "passage" for one in shown)
+    assert all(samples.encode(one).kind == "passage" for one in shown)
 
 
 # The recipe
@@ -216,7 +217,7 @@ def test_iwslt14_at_paper_scale_is_the_appendix():
     assert recipe.grids["adam"].settings["betas"] == (0.9, 0.98)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     tail, fixed, inverse = (
-        optimizers.make_schedule(name, recipe.schedules, optimizer, recipe.steps)
+        make_schedule(name, recipe.schedules, optimizer, recipe.steps)
         for name in ("tail", "fixed", "inverse_sqrt")
     )
     assert [tail.factor(k) for k in (1999, 3999, 9999, 10_000)] == pytest.approx([0.5, 1, 1, 1 / 1.0003])
@@ -245,8 +246,8 @@ def test_the_papers_translator_takes_two_steps():
     torch.manual_seed(0)
     model = recipe.model()
     grid = recipe.grids["mda"]
-    optimizer = optimizers.make("mda", model.parameters(), Point(grid.lr[0], 1e-4), grid.settings)
-    schedule = optimizers.make_schedule("tail", recipe.schedules, optimizer, recipe.steps)
+    optimizer = registry.make("mda", model.parameters(), Point(grid.lr[0], 1e-4), grid.settings)
+    schedule = make_schedule("tail", recipe.schedules, optimizer, recipe.steps)
     ids = torch.randint(4, 6_632, (2, 5))
     ids[:, -1] = END
     before = model.lm_head.weight.detach().clone()

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dualavg_bench import optimizers, runner
-from dualavg_bench.fingerprint import fingerprint
 from dualavg_bench.models.preact_resnet import preact_resnet152
-from dualavg_bench.recipe import Point, RunSpec, Splits
+from dualavg_bench.recipe import Point, Splits, registry
+from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import builtin
-from dualavg_bench.store import RunFolder
+from dualavg_bench.run import training
+from dualavg_bench.run.data import fingerprint
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.folder import RunFolder
 
 NAMES = sorted(builtin())
 SCALES = ("quick", "mini", "paper")
@@ -46,7 +48,7 @@ def trained(recipe, splits, steps, seed=0, lr=0.01):
     torch.manual_seed(seed)
     model = recipe.model()
     before = scores(recipe, model, splits.valid)
-    optimizer = optimizers.make("adam", model.parameters(), Point(lr), {})
+    optimizer = registry.make("adam", model.parameters(), Point(lr), {})
     rng = torch.Generator().manual_seed(seed)
     model.train()
     for _ in range(steps):
@@ -108,10 +110,10 @@ def test_a_run_that_is_cut_off_goes_on_bit_for_bit(name, folder, tmp_path):
         versions={},
     )
     whole, parts = (RunFolder.of(tmp_path / where, name, spec.hash) for where in ("whole", "parts"))
-    with pytest.raises(runner.Interrupted):
-        runner.run(spec, recipe, parts, folder, should_stop=lambda: True)
+    with pytest.raises(training.Interrupted):
+        training.run(spec, recipe, parts, folder, should_stop=lambda: True)
     assert (parts.path / "checkpoint.pt").exists()
-    first, second = (runner.run(spec, recipe, run, folder) for run in (whole, parts))
+    first, second = (training.run(spec, recipe, run, folder) for run in (whole, parts))
     for part in ("train", "valid", "status"):
         assert first[part] == second[part]
 
@@ -143,7 +145,7 @@ def test_the_paper_s_network_takes_two_steps_at_its_true_shape(name):
     model = recipe.model()
     words = torch.randint(1000, (1, 513))
     batch = words if name == "wikitext103" else (torch.randn(2, 3, 32, 32), torch.tensor([3, 5]))
-    optimizer = optimizers.make("mda", model.parameters(), Point(0.01), {})
+    optimizer = registry.make("mda", model.parameters(), Point(0.01), {})
     losses = []
     for _ in range(3):
         optimizer.zero_grad()
@@ -190,8 +192,8 @@ def test_grids_can_be_run(name, scale):
     for optimizer, grid in recipe.grids.items():
         assert min(b / a for a, b in zip(grid.lr, grid.lr[1:], strict=False)) >= 2.5
         for point in grid.points():
-            made = optimizers.make(optimizer, [torch.nn.Parameter(torch.zeros(1))], point, grid.settings)
-            optimizers.make_schedule(point.schedule, recipe.schedules, made, recipe.steps)
+            made = registry.make(optimizer, [torch.nn.Parameter(torch.zeros(1))], point, grid.settings)
+            make_schedule(point.schedule, recipe.schedules, made, recipe.steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,7 +220,7 @@ def test_cifar10_at_paper_scale_is_the_appendix():
         assert grid.weight_decay == (1e-4,)
         assert grid.schedule == ("stagewise",)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = optimizers.make_schedule("stagewise", recipe.schedules, optimizer, recipe.steps)
+    schedule = make_schedule("stagewise", recipe.schedules, optimizer, recipe.steps)
     epoch = recipe.steps // 300
     factors = [schedule.factor(epoch * n) for n in (0, 150, 160, 225, 235, 299)]
     assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])

@@ -10,10 +10,10 @@ import torch
 from support.real_data import REAL
 from support.small_text import generator, loaded, written
 
-from dualavg_bench import optimizers
 from dualavg_bench.data.plain_text import PAD
 from dualavg_bench.models.masked_lm import MaskedLM
-from dualavg_bench.recipe import Point
+from dualavg_bench.recipe import Point, registry
+from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import roberta
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,7 +118,7 @@ def test_paper_scale_is_the_appendix():
         "adam": (0.01,),
     }
     assert 5e-4 in recipe.grids["adam"].lr
-    adam = optimizers.make(
+    adam = registry.make(
         "adam", [torch.nn.Parameter(torch.ones(1))], Point(0.1, 0.01), recipe.grids["adam"].settings
     )
     assert (adam.defaults["betas"], adam.defaults["eps"]) == ((0.9, 0.98), 1e-6)
@@ -130,7 +130,7 @@ def test_paper_scale_is_the_appendix():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     for grid in recipe.grids.values():
         (name,) = grid.schedule
-        schedule = optimizers.make_schedule(name, recipe.schedules, optimizer, recipe.steps)
+        schedule = make_schedule(name, recipe.schedules, optimizer, recipe.steps)
         factors = [schedule.factor(k) for k in (0, 4_999, 9_999, 15_000, 19_999, 20_000)]
         assert factors == pytest.approx([1e-4, 0.5, 1, 0.5, 1e-4, 0])
 
@@ -154,7 +154,7 @@ def test_the_network_at_paper_scale_learns(tmp_path):
     source = loaded(written(tmp_path), length=512, vocabulary=400).train
     torch.manual_seed(0)
     model = recipe.model()
-    optimizer = optimizers.make("adam", model.parameters(), Point(1e-4), recipe.grids["adam"].settings)
+    optimizer = registry.make("adam", model.parameters(), Point(1e-4), recipe.grids["adam"].settings)
     batch, losses = source.batch(torch.arange(2), generator(0)), []
     assert batch[0].shape[1] > 500
     for _ in range(3):

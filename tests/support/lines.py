@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from dualavg_bench import runner
-from dualavg_bench.fingerprint import fingerprint
-from dualavg_bench.recipe import Grid, Metric, Point, Recipe, RunSpec, Splits
-from dualavg_bench.store import RunFolder
+from dualavg_bench.recipe import Grid, Metric, Point, Recipe, Splits
+from dualavg_bench.run import training
+from dualavg_bench.run.data import fingerprint
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import RunResult
 
 
 class Lines:
@@ -83,7 +85,7 @@ def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int
     )
 
 
-def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...] = ()) -> dict[str, Any]:
+def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...] = ()) -> RunResult:
     """Run to the end, cut off and taken up again after the given windows."""
     asked = 0
 
@@ -94,9 +96,11 @@ def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...
 
     run = RunFolder.of(folder, recipe.name, spec.hash)
     for _ in stop_at:
-        with pytest.raises(runner.Interrupted):
-            runner.run(spec, recipe, run, folder, should_stop=should_stop)
-    return runner.run(spec, recipe, run, folder, should_stop=should_stop)
+        with pytest.raises(training.Interrupted):
+            training.run(spec, recipe, run, folder, should_stop=should_stop)
+    return training.run(spec, recipe, run, folder, should_stop=should_stop)
 
 
-NUMBERS = ("train", "valid", "test", "status", "diverged_at")
+def numbers(result: RunResult) -> dict[str, Any]:
+    """What two executions of one run have in common to the last bit."""
+    return result.model_dump(include={"train", "valid", "test", "status", "diverged_at"})

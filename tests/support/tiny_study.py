@@ -11,7 +11,7 @@ from typing import Any
 
 import dualavg_bench
 
-TEMPLATE = Path(dualavg_bench.__file__).parent / "templates" / "new_recipe.py"
+TEMPLATE = Path(dualavg_bench.__file__).parent / "recipe" / "templates" / "new_recipe.py"
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -69,8 +69,8 @@ import os
 import signal
 import time
 
-from dualavg_bench.optimizers import SCHEDULES
-from dualavg_bench.runner import seed_for
+from dualavg_bench.recipe.schedules import SCHEDULES
+from dualavg_bench.run.training import seed_for
 
 _folder = Path(os.environ.get("TINY_TRAPS", "/nonexistent"))
 _seeds = {seed_for("spirals", seed, "init"): seed for seed in (0, 1000, 1001)}

@@ -10,7 +10,7 @@ from dualavg_bench.data import fastmri
 from dualavg_bench.data.embedded import phantoms
 from dualavg_bench.data.reading import folder_of, reading
 from dualavg_bench.recipe import Splits
-from dualavg_bench.store import StoreError
+from dualavg_bench.store.files import StoreError
 
 FOLDER, NAME = "chest-mri", "chest100_uint16.npy"
 EXPECTED = "an array of uint16 of the shape (100, 256, 256), as numpy.save writes it"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from dualavg_bench.store import StoreError
+from dualavg_bench.store.files import StoreError
 
 SOURCE = "remove the folder it is in, and it is written again"
 

@@ -1,0 +1,161 @@
+"""The recipe: one typed, frozen value that holds everything that can change a result."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from dualavg_bench.recipe.data import Batch, Source, Splits
+from dualavg_bench.recipe.samples import Passage, Picture
+from dualavg_bench.recipe.schedules import SCHEDULES, MakeSchedule
+from dualavg_bench.recipe.settings import Grid, Metric, Precision, Seeds, is_count, is_number, require
+from dualavg_bench.scales import SCALES, Scale
+
+# What says nothing about a single run: functions count by their code, grids and seeds by the run's own.
+_NOT_SETTINGS = {
+    *("data", "model", "loss", "evaluate", "samples", "schedules"),
+    *("grids", "seeds", "metric", "paper", "about", "expected", "batch_note"),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment at one scale.
+
+    Args:
+        name: what it is called, in folders and reports.
+        scale: quick, mini or paper.
+        metric: the score, which `evaluate` must return under its name.
+        data: `data(folder)` returns the splits; `folder` is what `--data` says, or a place to write to.
+        model: makes the network; torch's generator is seeded before.
+        loss: `loss(model, batch)`, a mean over the batch.
+        evaluate: `evaluate(model, batches)`, with `loss` and the metric among its results; finite numbers for
+            the untrained network, as which a run that diverges is scored.
+        batch_size: examples of an optimizer step, over all processes and accumulations.
+        steps: optimizer steps of a run.
+        grids: the settings of each optimizer, by its name in the registry.
+        schedules: the recipe's own schedules, `make(optimizer, steps)`, beside those of `optimizers.py`.
+        accumulate: backward passes an optimizer step is split into.
+        precision: autocast dtype of forward passes; float16 scales the loss.
+        clip_norm: largest norm of the gradient, or None.
+        compile: run the network through torch.compile.
+        threads: CPU threads of a run; part of what it is, because sums depend on their order.
+        evaluations: how often validation is evaluated in a run, the end included.
+        eval_batch_size: examples of an evaluation's batch; `batch_size` unless given.
+        seeds: how many seeds for tuning and confirmation.
+        samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
+        diverged_above: a training loss beyond this many times the first one (or 0.1) is a divergence.
+        paper: which part of the paper this is.
+        about: a sentence for the report.
+        expected: seconds of a run on two cores, for `dualavg recipes`.
+        batch_note: what a batch is, for `dualavg recipes`, where the number of its examples does not say it.
+    """
+
+    name: str
+    metric: Metric
+    data: Callable[[Path], Splits]
+    model: Callable[[], torch.nn.Module]
+    loss: Callable[[torch.nn.Module, Batch], Tensor]
+    evaluate: Callable[[torch.nn.Module, Iterable[Batch]], dict[str, float]]
+    batch_size: int
+    steps: int
+    grids: Mapping[str, Grid]
+    scale: Scale = "quick"
+    schedules: Mapping[str, MakeSchedule] = field(default_factory=dict)
+    accumulate: int = 1
+    precision: Precision = "float32"
+    clip_norm: float | None = None
+    compile: bool = False
+    threads: int = 1
+    evaluations: int = 10
+    eval_batch_size: int | None = None
+    seeds: Seeds = field(default_factory=Seeds)
+    samples: Callable[[torch.nn.Module, Source], list[Picture | Passage]] | None = None
+    diverged_above: float = 10.0
+    paper: str = ""
+    about: str = ""
+    expected: float | None = None
+    batch_note: str = ""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        require(
+            isinstance(self.name, str) and re.fullmatch(r"\w[\w.+ -]*", self.name),
+            f"The name of a recipe is also a folder's: letters, digits, spaces and . _ + - only, "
+            f"got {self.name!r}.",
+        )
+        _check_types(self)
+        _check_numbers(self)
+        _check_grids(self)
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything but the functions and the grids as JSON values: part of a run's hash."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_SETTINGS}
+        if self.diverged_above == math.inf:
+            plain["diverged_above"] = "inf"  # JSON has no infinity
+        return {**plain, "metric": [self.metric.name, self.metric.higher_is_better]}
+
+
+def _check_types(recipe: Recipe) -> None:
+    of = f"of recipe {recipe.name} must be"
+    metric, seeds = recipe.metric, recipe.seeds
+    require(
+        isinstance(metric, Metric),
+        f'metric {of} a Metric, such as Metric("accuracy", higher_is_better=True), got {metric!r}.',
+    )
+    require(
+        not isinstance(recipe.model, torch.nn.Module),
+        f"model {of} a function or a class that makes the network, anew for every run, got a network.",
+    )
+    for name in ("data", "model", "loss", "evaluate"):
+        value = getattr(recipe, name)
+        require(callable(value), f"{name} {of} a function, got {value!r}.")
+    for name, allowed in (("precision", get_args(Precision)), ("scale", SCALES)):
+        value = getattr(recipe, name)
+        require(value in allowed, f"{name} {of} one of {', '.join(allowed)}, got {value!r}.")
+    require(isinstance(seeds, Seeds), f"seeds {of} Seeds(tune=.., confirm=..), got {seeds!r}.")
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    of = f"of recipe {recipe.name} must be"
+    counts = ["batch_size", "steps", "accumulate", "evaluations", "threads"]
+    for name in counts + ([] if recipe.eval_batch_size is None else ["eval_batch_size"]):
+        value = getattr(recipe, name)
+        require(is_count(value), f"{name} {of} a whole number >= 1, got {value!r}.")
+    above, clip = recipe.diverged_above, recipe.clip_norm
+    require(is_number(above) and above > 0, f"diverged_above {of} a number > 0, got {above!r}.")
+    require(
+        clip is None or (is_number(clip) and 0 < clip < math.inf),
+        f"clip_norm {of} a number > 0, or None for no clipping, got {clip!r}.",
+    )
+    require(
+        recipe.batch_size % recipe.accumulate == 0,
+        f"batch_size {recipe.batch_size} of recipe {recipe.name} does not divide into "
+        f"{recipe.accumulate} accumulated parts.",
+    )
+
+
+def _check_grids(recipe: Recipe) -> None:
+    name, grids = recipe.name, recipe.grids
+    require(grids, f"Recipe {name} has no grids: name at least one optimizer.")
+    require(
+        isinstance(grids, Mapping) and all(isinstance(grid, Grid) for grid in grids.values()),
+        f'grids of recipe {name} must be Grids by optimizer, such as {{"mda": Grid(lr=(0.1, 1.0))}}.',
+    )
+    sizes = {optimizer: len(grid.points()) for optimizer, grid in grids.items()}
+    require(
+        len(set(sizes.values())) == 1 and 0 not in sizes.values(),
+        f"Every optimizer of recipe {name} must get the same number of grid points, got {sizes}.",
+    )
+    named = {schedule for grid in grids.values() for schedule in grid.schedule}
+    unknown = sorted(named - {*SCHEDULES, *recipe.schedules})
+    require(
+        not unknown,
+        f"Recipe {name} names the schedules {', '.join(unknown)}, which are neither its own nor one of "
+        f"{', '.join(SCHEDULES)}.",
+    )

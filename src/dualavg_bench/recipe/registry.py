@@ -1,0 +1,96 @@
+"""The one registry of optimizers that recipes and commands name."""
+
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dualavg_bench.recipe.settings import Grid, Point
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class by its dotted path, and what is fixed for it unless a recipe says otherwise."""
+
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPTIMIZERS = {
+    "mda": Entry("dualavg.MDA", {"momentum": 0.9}),
+    "da": Entry("dualavg.DualAveraging", {"average": False}),
+    "da+momentum": Entry("dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
+    "sgd": Entry("torch.optim.SGD", {"momentum": 0.9}),
+    "adam": Entry("torch.optim.Adam"),
+    "adamw": Entry("torch.optim.AdamW"),
+}
+
+
+def module_of(name: str) -> str:
+    """Return the module that an optimizer's class is in."""
+    return (OPTIMIZERS.get(name) or Entry(name)).path.rpartition(".")[0]
+
+
+def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
+    entry = OPTIMIZERS.get(name) or Entry(name)
+    module, _, attribute = entry.path.rpartition(".")
+    known = f"a name of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
+    if not module:
+        meant = name.lower() if name.lower() in OPTIMIZERS else _of_torch(name)
+        known = f"{meant}, {known}" if meant else known
+        raise ValueError(f"There is no optimizer called {name!r}: give {known}.")
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"The optimizer {name!r} cannot be imported ({error}): install its package, or give {known}."
+        ) from error
+    except Exception as error:  # a foreign package's import can raise anything
+        raise ValueError(f"The optimizer {name!r} cannot be imported ({error}): give {known}.") from error
+    base = torch.optim.Optimizer
+    if not (isinstance(cls, type) and issubclass(cls, base) and cls is not base):
+        raise ValueError(f"{name!r} is not a kind of torch.optim.Optimizer: give {known}.")
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(f"{name!r} cannot take a step without a closure, which a run does not give it.")
+    return cls, dict(entry.settings)
+
+
+def _of_torch(name: str) -> str:
+    """The dotted path of torch's optimizer of this name, however it is written, or nothing."""
+    found = (path for path in dir(torch.optim) if path.lower() == name.lower() and path[0].isupper())
+    return next((f"torch.optim.{path}" for path in found), "")
+
+
+def make(
+    name: str, params: Iterable[torch.nn.Parameter], point: Point, settings: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    """Make an optimizer at a point of its grid; the recipe's settings go before the registry's."""
+    cls, fixed = find(name)
+    arguments = {**fixed, **settings, "lr": point.lr}
+    if "weight_decay" in inspect.signature(cls).parameters:
+        arguments["weight_decay"] = point.weight_decay
+    elif point.weight_decay:
+        raise ValueError(f"{name!r} has no weight_decay, but its grid asks for {point.weight_decay}.")
+    try:
+        return cls(list(params), **arguments)
+    except Exception as error:  # a foreign class can raise anything
+        raise ValueError(f"{name!r} cannot be made with {arguments} ({error}).") from error
+
+
+def try_out(name: str, grid: Grid) -> None:
+    """Make an optimizer at each point of its grid: a wrong setting is told before anything is trained."""
+    find(name)
+    for point in grid.points():
+        make(name, [torch.nn.Parameter(torch.zeros(2, 2))], point, grid.settings)
+
+
+def set_mode(optimizer: torch.optim.Optimizer, *, training: bool) -> None:
+    """Tell optimizers that have two sets of parameters (schedule_free) which one is wanted."""
+    switch = getattr(optimizer, "train" if training else "eval", None)
+    if callable(switch):
+        switch()

@@ -1,0 +1,1 @@
+"""Pure functions from summaries and results to figures and pages."""

@@ -1,0 +1,187 @@
+"""The style of all figures, and their conversion from matplotlib to SVG in a page.
+
+The SVG is the same to the last byte each time. Every id has the figure's own prefix, so that many figures can
+share a page. Text stays text. Ink, grid and the colours of optimizers are CSS variables of the page, with a
+fallback, so that one SVG serves print, light and dark.
+"""
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from dualavg_bench.analysis import formatting
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish (the yellow darkened, to show on white),
+# each with a lighter version for a dark page.
+PALETTE = {
+    "#0072b2": "#4ba3e3",
+    "#d55e00": "#ff8b45",
+    "#009e73": "#2fc698",
+    "#cc79a7": "#e79ac4",
+    "#e69f00": "#f5bc4a",
+    "#56b4e9": "#a5dcfa",
+    "#8a7a00": "#e3d95f",
+    "#6e6e6e": "#a8a8a8",
+}
+LIGHT = list(PALETTE)
+INK, GRID = ("#1b1f24", "#c9ced6")
+FIXED = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # the same colour in every study
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
+DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (1, 1)), (0, (4, 4)), "-")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 10.5,
+    "axes.titlesize": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "axes.unicode_minus": True,
+}
+
+
+def looks(optimizers: Iterable[str]) -> dict[str, int]:
+    """Return a number for each optimizer: the index of its colour, dash and marker in all figures."""
+    names = sorted(optimizers)
+    fixed = {name: FIXED.index(name) for name in names if name in FIXED}
+    free = [i for i in range(len(LIGHT)) if i not in fixed.values()] or list(range(len(LIGHT)))
+    others = [name for name in names if name not in fixed]
+    return fixed | {name: free[i % len(free)] for i, name in enumerate(others)}
+
+
+def dash(look: int) -> Any:
+    """Return the dash of an optimizer, so that curves can be distinguished in print."""
+    style = DASHES[look]
+    if isinstance(style, tuple):
+        return style[1]
+    return (7, 2, 1.5, 2) if style == "-." else (None, None)
+
+
+def labels(names: Iterable[str], longest: int = 40) -> dict[str, str]:
+    """Return short names; the middle of a long one is left out, since names differ at either end."""
+    short = formatting.short_names(names)
+    for name, label in short.items():
+        if len(label) > longest:
+            short[name] = f"{label[: longest // 2]}\N{HORIZONTAL ELLIPSIS}{label[1 - longest // 2 :]}"
+    return short
+
+
+def wrapped(label: str, width: int, lines: int = 3) -> str:
+    """Break a label into lines, so that the name of a metric stays within its figure.
+
+    Examples:
+        >>> wrapped("validation accuracy (%)", 40)
+        'validation accuracy (%)'
+        >>> wrapped("one two three four", 9, lines=1)
+        'one two \N{HORIZONTAL ELLIPSIS}'
+    """
+    ellipsis = " \N{HORIZONTAL ELLIPSIS}"
+    return "\n".join(textwrap.wrap(label, width, max_lines=lines, placeholder=ellipsis)) or label[:width]
+
+
+def svg(
+    draw: Callable[[Axes], None],
+    prefix: str,
+    look: Mapping[str, int],
+    title: str,
+    height: float = 3.5,
+    *,
+    markers: bool = False,
+) -> str:
+    """Draw a figure and return it as an SVG element.
+
+    Args:
+        draw: draws into the axes.
+        prefix: of every id, unique in a page.
+        look: the optimizers of the legend, see `looks`.
+        title: for readers who cannot see the figure.
+        height: in inches, with a legend of one row.
+        markers: whether the legend shows markers.
+    """
+    names = list(labels(look).values())
+    columns = {0: 3, 1: 2}.get(max(map(len, names), default=0) // 14, 1)
+    rows = -(-len(names) // columns)  # a longer legend makes the figure higher, not the frame smaller
+    with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
+        figure = Figure(figsize=(5.2, height + 0.2 * max(0, rows - 1)), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        if look:
+            handles = [
+                mpl.lines.Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=MARKERS[i] if markers else "")
+                for i in look.values()
+            ]
+            figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=2.6)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    drawn = file.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.DOTALL)
+    drawn = re.sub(
+        r"<style.*?</style>", "", drawn, count=1, flags=re.DOTALL
+    )  # it would apply to the whole page
+    drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
+    drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
+    drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
+    drawn = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), drawn)
+    label = f'role="img" aria-label="{escape(title)}" style="stroke-linejoin:round"'
+    return re.sub(
+        r'^<svg ([^>]*?)width="[^"]*" height="[^"]*"',
+        lambda match: f"<svg {label} {match[1]}",
+        drawn,
+        count=1,
+    )
+
+
+def set_scale(axes: Axes, values: Sequence[float], *, log: bool) -> None:
+    """Set limits of the y axis that show all values; with `log`, a log axis beyond a factor of twenty."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
+    if log and low > 0 and high / low > 20:
+        axes.set_yscale("log")
+        margin = (high / low) ** 0.08
+        limits = (low / margin, high * margin)
+        log_ticks(axes.yaxis, limits)
+    else:
+        pad = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
+        below = min(pad, low + pad / 3) if low >= 0 else pad  # little room below zero for a positive score
+        limits = (low - below, high + pad)
+    axes.set_ylim(*limits)
+
+
+def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Put at least two numbers on a log axis: one alone does not show the scale."""
+    for subs in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10)), tuple(k / 10 for k in range(10, 100))):
+        locator = LogLocator(subs=subs, numticks=12)
+        inside = [tick for tick in locator.tick_values(*limits) if limits[0] <= tick <= limits[1]]
+        if len(inside) > 1:
+            break
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _variable(color: str) -> str:
+    if color in (INK, GRID):
+        return f"var(--{'ink' if color == INK else 'grid'}, {color})"
+    return f"var(--c{LIGHT.index(color)}, {color})" if color in PALETTE else color

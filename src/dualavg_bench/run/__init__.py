@@ -1,0 +1,1 @@
+"""One run: training, evaluation, processes, and what names it (spec, code, data)."""

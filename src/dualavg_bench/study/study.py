@@ -1,0 +1,278 @@
+"""A study: every optimizer over its grid, the choice on validation, the confirmation on fresh seeds.
+
+tune      optimizer x grid point x tuning seed     -> choose on validation
+extend    while a best lr is on the edge of its grid, all grids get equally many points more
+confirm   the chosen setting x fresh seeds         -> test, read once
+
+An optimizer with a run that failed (it raised, or killed its workers) is without result from there on. Were
+the failed setting left out, its grid would be smaller than the others'; and a mistake in somebody's code is
+no divergence.
+"""
+
+import ast
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dualavg_bench.analysis.selection import select
+from dualavg_bench.analysis.summary import summarize
+from dualavg_bench.recipe import Grid, Point, Recipe, Scale, registry
+from dualavg_bench.recipe.loading import data_needed, load
+from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED
+from dualavg_bench.run.code import Code, trace
+from dualavg_bench.run.data import check, fingerprint, read
+from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.documents import read_document, write_document
+from dualavg_bench.store.files import StoreError
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Extension, FailedRun, Summary
+from dualavg_bench.study.executor import Failure, StudyFailed
+from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
+
+Executor = Callable[[Sequence[RunSpec]], list[RunResult]]
+
+
+class Incomplete(StudyFailed):
+    """Some runs failed, and their optimizers are without result; the others have their summary."""
+
+    def __init__(self, failures: list[Failure], summary: Summary, runs: list[RunResult]) -> None:
+        super().__init__(failures)
+        self.summary, self.runs = summary, runs
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared, and where it is kept."""
+
+    recipe: Recipe
+    reference: str
+    path: Path
+    data: Path
+    names: tuple[str, ...]
+    out: Path
+    prints: dict[bool, str]  # of the data, without the test split and with it
+    codes: dict[str, Code] = field(default_factory=dict)  # by optimizer, as when first asked for
+    data_given: bool = False  # with --data, which the command to run it again needs too
+    kept: list[Path] = field(default_factory=list)  # an earlier summary and page that had more optimizers
+
+    @classmethod
+    def of(
+        cls,
+        reference: str,
+        scale: Scale,
+        root: Path,
+        data: Path | None = None,
+        names: Iterable[str] | None = None,
+    ) -> "Study":
+        """Load a recipe, look at its data, and check that it has a grid for each optimizer.
+
+        The study is kept in a folder of its own in `root`, and so are its data unless `data` says where.
+        """
+        for place in (root.absolute(), *root.absolute().parents):
+            if place.exists() and not place.is_dir():
+                raise ValueError(f"{place} is a file: --out must be a folder, or the name of a new one.")
+        recipe, path = load(reference, scale)
+        chosen = tuple(names) if names else tuple(recipe.grids)
+        for name in chosen:
+            if name not in recipe.grids:
+                raise ValueError(
+                    f"Recipe {recipe.name} has no grid for {name!r}: it has {', '.join(recipe.grids)}."
+                )
+            registry.try_out(name, recipe.grids[name])
+            _check_grid(recipe, name, recipe.grids[name])
+        if twice := _repeated(chosen):
+            raise ValueError(f"The optimizer {twice[0]} is named more than once: name each once.")
+        folder = data or root.absolute() / "data"
+        try:
+            splits = read(recipe, folder)
+        except (OSError, ValueError) as error:
+            if data is None and scale != "quick":
+                raise ValueError(_data_missing(scale, path, error)) from error
+            raise
+        prints = {False: check(splits, recipe)}
+        out = (root / f"{recipe.name}-{scale}").absolute()
+        return cls(recipe, reference, path, folder, chosen, out, prints, data_given=data is not None)
+
+    def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
+        """Say everything that can change the result of one run."""
+        if name not in self.codes:
+            self.codes[name] = trace(self.path, [registry.module_of(name)])
+        if test not in self.prints:
+            self.prints[test] = fingerprint(read(self.recipe, self.data), test=test)
+        code, grid = self.codes[name], self.recipe.grids.get(name)
+        return RunSpec(
+            recipe=self.reference,
+            source=code.digest,
+            data=self.prints[test],
+            settings=self.recipe.settings(),
+            optimizer=name,
+            point=point,
+            optimizer_settings=grid.settings if grid else {},
+            seed=seed,
+            test=test,
+            versions={**code.packages, "torch": torch.__version__, "dualavg": version("dualavg")},
+        )
+
+    def tuning(self, points: dict[str, list[Point]]) -> list[RunSpec]:
+        """Return one spec per optimizer, grid point and tuning seed, seed by seed."""
+        return [
+            self.spec(name, point, seed, test=False)
+            for seed in range(self.recipe.seeds.tune)
+            for name in points
+            for point in points[name]
+        ]
+
+    def confirmation(self, choice: dict[str, Point]) -> list[RunSpec]:
+        """Return one spec per optimizer and fresh seed, at the setting that tuning chose."""
+        return [
+            self.spec(name, choice[name], FIRST_CONFIRMATION_SEED + seed, test=True)
+            for seed in range(self.recipe.seeds.confirm)
+            for name in choice
+        ]
+
+    def run(
+        self, execute: Executor, *, extend: bool = True, workers: int | None = None
+    ) -> tuple[Summary, list[RunResult]]:
+        """Run it to its end; return the summary, which is also written, and all runs.
+
+        Args:
+            execute: runs specs, and returns their results in order.
+            extend: add step sizes while the best lies on the edge of its grid.
+            workers: how many runs share the machines, for the page to say.
+
+        Raises:
+            Incomplete: when the summary of the others is written, if some optimizers had runs that failed.
+            StudyFailed: if all optimizers had.
+        """
+        attempts = _Attempts(execute)
+        points = {name: self.recipe.grids[name].points() for name in self.names}
+        tuned = attempts(self.tuning(points))
+        rounds = 0
+        while True:
+            points = attempts.without_failed(points)
+            tuned = [run for run in tuned if run.optimizer in points]
+            if not points:
+                raise StudyFailed(attempts.failures)
+            more = further_points(tuned, points) if extend and rounds < MOST_EXTENSIONS else {}
+            if not more:
+                break
+            rounds += 1
+            points = {name: points[name] + more[name] for name in points}
+            tuned = attempts(self.tuning(points))
+        chosen = select(tuned)
+        choice = {name: chosen[name].point for name in points}
+        confirmed = attempts(self.confirmation(choice))
+        left = attempts.without_failed(points)
+        runs = tuned + [run for run in confirmed if run.optimizer in left]
+        earlier = self._earlier_summary()
+        summary = summarize(
+            runs,
+            command=self._command(extend=extend),
+            extension=Extension(allowed=extend, rounds=rounds, most=MOST_EXTENSIONS),
+            extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
+            failures=[_failed_run(failure) for failure in attempts.failures],
+            about=self.recipe.about,
+            paper=self.recipe.paper,
+            workers=workers or (earlier.times.workers if earlier else None),
+        )
+        if earlier:
+            self._keep_if_other(earlier, summary)
+        write_document(self._summary_file, summary)
+        if attempts.failures:
+            raise Incomplete(attempts.failures, summary, runs)
+        return summary, runs
+
+    @property
+    def _summary_file(self) -> Path:
+        return self.out / "summary.json"
+
+    def _earlier_summary(self) -> Summary | None:
+        """Return the summary that is about to be replaced, if it can be read."""
+        try:
+            return read_document(self._summary_file, Summary)
+        except StoreError:
+            return None
+
+    def _command(self, *, extend: bool) -> str:
+        """Return the command that runs the study again."""
+        words = ["dualavg", "study", Path(self.reference).name, "--scale", self.recipe.scale]
+        words += ["--optimizers", ",".join(self.names)]
+        if self.data_given or self.recipe.scale != "quick":
+            words += ["--data", "DIR"]
+        return shlex.join(words + ([] if extend else ["--no-extend"]))
+
+    def _keep_if_other(self, earlier: Summary, summary: Summary) -> None:
+        """Keep the files of an earlier study of another recipe file, or of more optimizers."""
+        recipe = shlex.split(earlier.command)[2]
+        if recipe != Path(self.reference).name:
+            self._keep(recipe)
+        elif set(earlier.optimizers) - set(summary.optimizers):
+            self._keep(",".join(earlier.optimizers))
+
+    def _keep(self, names: str) -> None:
+        """Keep the summary and the page of an earlier study beside those of this one."""
+        for file in (self._summary_file, self.out / "report.html"):
+            if file.exists():
+                copy = file.with_name(f"{file.stem}-{names[:150]}{file.suffix}")
+                shutil.copyfile(file, copy)
+                self.kept.append(copy)
+
+
+class _Attempts:
+    """Executes specs, and remembers which runs failed."""
+
+    def __init__(self, execute: Executor) -> None:
+        self.execute = execute
+        self.failures: list[Failure] = []
+
+    def __call__(self, specs: Sequence[RunSpec]) -> list[RunResult]:
+        """Return the results of the runs that did not fail."""
+        try:
+            return self.execute(specs)
+        except StudyFailed as error:
+            self.failures += error.failures
+            return error.finished
+
+    def without_failed(self, points: dict[str, list[Point]]) -> dict[str, list[Point]]:
+        """Leave out the optimizers that had a run that failed."""
+        failed = {failure.spec.optimizer for failure in self.failures}
+        return {name: mine for name, mine in points.items() if name not in failed}
+
+
+def _failed_run(failure: Failure) -> FailedRun:
+    spec = failure.spec
+    return FailedRun(
+        optimizer=spec.optimizer,
+        **asdict(spec.point),
+        seed=spec.seed,
+        phase="confirm" if spec.test else "tune",
+        run=spec.hash,
+        why=" ".join(failure.sentence.split()),
+    )
+
+
+def _repeated(values: Iterable[Any]) -> list[Any]:
+    return [value for value, times in Counter(values).items() if times > 1]
+
+
+def _check_grid(recipe: Recipe, name: str, grid: Grid) -> None:
+    """Refuse a point that is named twice: it would count as two of the equally many that all get."""
+    for key in AXES:
+        if twice := _repeated(getattr(grid, key)):
+            raise ValueError(
+                f"The grid of {name} in recipe {recipe.name} has the {key} {twice[0]} more than once: "
+                "name each once."
+            )
+
+
+def _data_missing(scale: str, path: Path, error: Exception) -> str:
+    """What to say where the data were not found, and nobody said where they are."""
+    needed = data_needed(ast.get_docstring(ast.parse(path.read_bytes())))
+    return f"{error} At {scale} scale, --data DIR says where the data set is. {needed}".strip()
