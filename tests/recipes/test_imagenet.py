@@ -1,11 +1,11 @@
-"""ImageNet's network and the recipe that is made of it."""
+"""ImageNet's network and recipe."""
 
 import math
 from collections import Counter
 
 import pytest
 import torch
-from support.real_data import REAL
+from support.real_data import REAL, needs
 from support.small_images import write_folders
 
 from dualavg_bench.data import imagenet
@@ -49,7 +49,7 @@ def test_resnet50_is_torchvisions_layer_by_layer():
     assert sum(p.numel() for p in model.parameters()) == 25_557_032
 
 
-def test_resnet50_starts_as_torchvisions_does():
+def test_resnet50_is_initialised_as_torchvisions():
     torch.manual_seed(0)
     model = resnet50()
     for layer in model.modules():
@@ -66,7 +66,7 @@ def test_resnet50_starts_as_torchvisions_does():
             assert layer.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_initialisation_is_that_of_the_seed():
+def test_initialisation_depends_on_the_seed_alone():
     for seed, same in ((0, True), (1, False)):
         torch.manual_seed(0)
         one = ResNet("basic", (1, 1), (8, 16), stem=8, classes=5)
@@ -76,6 +76,7 @@ def test_initialisation_is_that_of_the_seed():
         assert all(torch.equal(a, b) for a, b in pairs) == same
 
 
+@pytest.mark.slow
 def test_resnet50_learns_two_images_of_224(tmp_path):
     made = recipe("paper")
     write_folders(tmp_path, classes=[f"n{i}" for i in range(2)], train=3)
@@ -103,7 +104,7 @@ def test_resnet50_learns_two_images_of_224(tmp_path):
 def test_imagenet_at_paper_scale_is_the_appendix():
     made = recipe("paper")
     assert made.batch_size == 8 * 32
-    assert made.batch_size // made.accumulate == 32  # what a norm sees, as on each of the paper's GPUs
+    assert made.batch_size // made.accumulate == 32  # images per batch norm, as on each of the paper's GPUs
     assert made.steps == 100 * ((1_281_167 - 50_000) // 256)
     assert made.precision == "float32"
     assert made.seeds.confirm == 5
@@ -121,30 +122,31 @@ def test_imagenet_at_paper_scale_is_the_appendix():
 
 def test_paper_scale_reads_224_pixels_of_1000_classes(tmp_path):
     write_folders(tmp_path)
-    with pytest.raises(ValueError, match="3 classes where 1,000"):
+    with pytest.raises(ValueError, match=r"train has 3 classes, expected 1,000; .*https://"):
         recipe("paper").data(tmp_path)
     source = imagenet.load(tmp_path, classes=3, valid_of_class=2).train  # the same defaults
     assert (source.size, source.resize) == (224, 256)
 
 
-@pytest.mark.parametrize("scale", ["quick", "mini"])
-def test_networks_have_an_output_for_each_class(scale, tmp_path):
-    made = recipe(scale)
-    if scale == "mini" and not (REAL / "tiny-imagenet-20").is_dir():
-        pytest.skip(f"no tiny-imagenet-20 in {REAL}")
-    splits = made.data(tmp_path if scale == "quick" else REAL)
+def has_an_output_for_each_class(made, splits):
     images, _ = splits.valid.batch(torch.arange(2), None)
-    assert made.model()(images).shape == (2, int(splits.train.labels.max()) + 1)
+    return made.model()(images).shape == (2, int(splits.train.labels.max()) + 1)
 
 
+def test_the_quick_network_has_an_output_for_each_class(embedded):
+    made = recipe("quick")
+    assert has_an_output_for_each_class(made, made.data(embedded))
+
+
+@needs("tiny-imagenet-20")
 def test_the_real_tiny_imagenet():
-    if not (REAL / "tiny-imagenet-20").is_dir():
-        pytest.skip(f"no tiny-imagenet-20 in {REAL}")
-    splits = recipe("mini").data(REAL)
+    made = recipe("mini")
+    splits = made.data(REAL)
+    assert has_an_output_for_each_class(made, splits)
     for source, of_class in ((splits.train, 270), (splits.valid, 30), (splits.test, 50)):
         assert torch.bincount(source.labels).tolist() == [of_class] * 20
         assert {image.shape for image in source.images} == {(64, 64, 3)}
-    # Its channels' means are near those of ImageNet, which were taken out.
+    # Normalized with ImageNet's mean and standard deviation, which are similar.
     images, _ = splits.test.batch(torch.arange(1000), None)
     assert images.mean(dim=(0, 2, 3)).abs().max() < 0.4
     assert images.std(dim=(0, 2, 3)) == pytest.approx([1, 1, 1], abs=0.3)
