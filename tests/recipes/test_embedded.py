@@ -1,4 +1,4 @@
-"""Embedded data: written once, whoever asks, and told how to repair; docstrings have honest splits."""
+"""Embedded data are written once and atomically; errors say how to repair them."""
 
 import importlib
 import shutil

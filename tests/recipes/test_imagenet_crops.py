@@ -82,13 +82,13 @@ BOXES = [(0, 0, 60, 80), (5, 7, 40, 30), (30, 50, 16, 16), (11, 3, 9, 12), (0, 6
 def test_a_crop_agrees_with_pillow_and_with_torch(box, monkeypatch):
     image = smooth(60, 80)
     monkeypatch.setattr(imagenet, "random_box", lambda *_: box)
-    made, _ = source_of(np.asarray(image)).batch(torch.tensor([0]), torch.Generator().manual_seed(1))
+    cropped, _ = source_of(np.asarray(image)).batch(torch.tensor([0]), torch.Generator().manual_seed(1))
     top, left, height, width = box
     pillow = image.crop((left, top, left + width, top + height)).resize((16, 16), Image.Resampling.BILINEAR)
     exact = torch.from_numpy(np.array(pillow)).permute(2, 0, 1).float()
     part = torch.from_numpy(np.array(image)[top : top + height, left : left + width]).permute(2, 0, 1)[None]
     near = F.interpolate(part.float(), (16, 16), mode="bilinear", antialias=True)[0]
-    flips = [made[0], made[0].flip(2)]
+    flips = [cropped[0], cropped[0].flip(2)]
     assert min((unnormalized(each) - exact).abs().max() for each in flips) < 0.01
     assert min((unnormalized(each) - near).abs().max() for each in flips) < 1.1
 
@@ -96,8 +96,8 @@ def test_a_crop_agrees_with_pillow_and_with_torch(box, monkeypatch):
 def test_downsizing_does_not_alias():
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
-    made, _ = source_of(stripes, size=16, resize=16).batch(torch.tensor([0]), None)
-    assert (unnormalized(made)[0, :, :, 1:-1] - 127.5).abs().max() < 8
+    cropped, _ = source_of(stripes, size=16, resize=16).batch(torch.tensor([0]), None)
+    assert (unnormalized(cropped)[0, :, :, 1:-1] - 127.5).abs().max() < 8
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_downsizing_does_not_alias():
 )
 def test_evaluation_takes_the_centre_of_the_shorter_edge_at_256(height, width, corner):
     image = smooth(height, width)
-    made, _ = source_of(np.asarray(image), size=224, resize=256).batch(torch.tensor([0]), None)
+    cropped, _ = source_of(np.asarray(image), size=224, resize=256).batch(torch.tensor([0]), None)
     # As in torchvision, the longer edge is rounded down.
     resized = (256, 341) if width > height else (341, 256) if height > width else (256, 256)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
     near = F.interpolate(pixels, resized, mode="bilinear", antialias=True)[0]
     top, left = corner
-    assert (unnormalized(made[0]) - near[:, top : top + 224, left : left + 224]).abs().max() < 1.1
+    assert (unnormalized(cropped[0]) - near[:, top : top + 224, left : left + 224]).abs().max() < 1.1
 
 
 def test_augmentation_is_drawn_from_rng_alone(tmp_path):

@@ -71,24 +71,24 @@ def is_one_line(message, path):
 @pytest.mark.parametrize(("name", "path"), EACH)
 def test_an_unreadable_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    place.symlink_to(place)  # a loop, unreadable even for root
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Too many levels")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_line(str(caught.value), place)
+    location = write(tmp_path) / path
+    remove(location)
+    location.symlink_to(location)  # a loop, unreadable even for root
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read (Too many levels")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
     assert "expected" in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "path"), [each for each in EACH if each.values[1] not in LISTED])
 def test_a_folder_in_place_of_a_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    place.mkdir()
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Is a directory)")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_line(str(caught.value), place)
+    location = write(tmp_path) / path
+    remove(location)
+    location.mkdir()
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read (Is a directory)")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -104,11 +104,11 @@ def test_a_file_in_place_of_the_folder_gives_a_one_line_error(tmp_path, name):
 )
 def test_a_missing_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    with pytest.raises(FileNotFoundError, match=re.escape(f"{place} is missing")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_line(str(caught.value), place)
+    location = write(tmp_path) / path
+    remove(location)
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{location} is missing")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -137,35 +137,35 @@ def test_both_the_folder_and_its_parent_are_accepted(tmp_path, name):
 @pytest.mark.parametrize(("name", "path"), TEXTS)
 def test_a_text_that_was_cut_short_is_refused(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    raw = place.read_bytes()
+    location = write(tmp_path) / path
+    raw = location.read_bytes()
     for cut in (raw[:-1], raw[:-3], "ein Häuschen".encode()[:6]):
-        place.write_bytes(cut)
+        location.write_bytes(cut)
         words = "does not end with a newline and was probably cut short; if it is complete, add one"
-        with pytest.raises(ValueError, match=re.escape(f"{place} {words}")) as caught:
+        with pytest.raises(ValueError, match=re.escape(f"{location} {words}")) as caught:
             load(tmp_path)
-        assert is_one_line(str(caught.value), place)
+        assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n", b" \n\n\t\r\n"])
 @pytest.mark.parametrize(("name", "path"), TEXTS)
 def test_a_text_of_blank_lines_is_empty(tmp_path, name, path, raw):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    place.write_bytes(raw)
-    with pytest.raises(ValueError, match=re.escape(f"{place} is empty")) as caught:
+    location = write(tmp_path) / path
+    location.write_bytes(raw)
+    with pytest.raises(ValueError, match=re.escape(f"{location} is empty")) as caught:
         load(tmp_path)
-    assert is_one_line(str(caught.value), place)
+    assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize(("name", "path"), TEXTS)
 def test_a_text_that_is_not_utf8_is_refused(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    place.write_bytes("café\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=re.escape(f"{place} is not UTF-8 text")) as caught:
+    location = write(tmp_path) / path
+    location.write_bytes("café\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=re.escape(f"{location} is not UTF-8 text")) as caught:
         load(tmp_path)
-    assert is_one_line(str(caught.value), place)
+    assert is_one_line(str(caught.value), location)
 
 
 def test_lines_end_only_at_a_newline(tmp_path):
@@ -226,25 +226,27 @@ def test_a_wrong_count_is_reported_with_the_right_one(tmp_path):
 
 
 def test_an_unreadable_class_folder_gives_a_one_line_error(tmp_path, monkeypatch):
-    place, entries = write_folders(tmp_path) / "val" / "n02", imagenet._entries
+    location, entries = write_folders(tmp_path) / "val" / "n02", imagenet._entries
 
     def refuse(folder):
-        if folder == place:
+        if folder == location:
             raise PermissionError(errno.EACCES, "Permission denied")
         return entries(folder)
 
     monkeypatch.setattr(imagenet, "_entries", refuse)
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Permission denied)")) as caught:
+    with pytest.raises(
+        ValueError, match=re.escape(f"{location} cannot be read (Permission denied)")
+    ) as caught:
         imagenet.load(tmp_path, **SMALL)
-    assert is_one_line(str(caught.value), place)
+    assert is_one_line(str(caught.value), location)
 
 
 def test_images_that_vanish_after_loading_give_a_one_line_error(tmp_path):
     source = imagenet.load(write_folders(tmp_path), **SMALL).test
-    place = tmp_path / "val" / "n01" / "n01_0.JPEG"
-    place.unlink()
-    with pytest.raises(FileNotFoundError, match=re.escape(f"{place} is missing")):
+    location = tmp_path / "val" / "n01" / "n01_0.JPEG"
+    location.unlink()
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{location} is missing")):
         source.batch(torch.tensor([0]), None)
-    place.symlink_to(place)
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read")):
+    location.symlink_to(location)
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read")):
         source.batch(torch.tensor([0]), None)

@@ -68,9 +68,8 @@ def load(
     """
     inner = find_folder(folder, FOLDER, "data_batch_1", EXPECTED, source)
     last = max((i for i in range(1, 6) if os.path.lexists(inner / f"data_batch_{i}")), default=1)
-    parts = [
-        _read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)
-    ]  # a missing one in between is an error
+    # A missing batch before the last one is an error.
+    parts = [_read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     test = Images(*_read(inner / "test_batch", source))
     if images is not None:
