@@ -2,14 +2,14 @@
 
     python examples/digits.py
 
-What makes it fair, and is worth copying:
+What makes the comparison fair:
 
-- every optimizer may try the same number of step sizes, under the same schedule;
-- the choice is made on validation images only; the test images are read once, at the end, by networks whose
-  seeds tuning never saw;
-- a seed decides initialisation and order of the data, whatever the optimizer: runs pair up, and so do their
-  differences;
-- a run that diverges is a result like any other.
+- Every optimizer tries the same number of lrs, with the same schedule.
+- The lr is chosen on validation images only. The test images are read once, at the end, with seeds that were
+  not used for tuning.
+- A seed decides the initialisation and the order of the data, for every optimizer alike. So the differences
+  between two optimizers can be paired by seed.
+- A run that diverges counts as a result.
 """
 
 import argparse
@@ -27,14 +27,14 @@ GRIDS = {
 TUNING_SEEDS = (0, 1)
 FIRST_FRESH_SEED = 100
 BATCH = 32
-BLIND_GUESS = math.log(10)  # the loss of a network that gives ten digits equal chances
+UNIFORM_LOSS = math.log(10)  # the loss of equal probabilities for all ten digits
 
 
 class Final(NamedTuple):
-    """What one run with the chosen lr came to."""
+    """The result of one run with the chosen lr."""
 
-    curve: list[float]  # training loss of each epoch, as the batches saw it
-    train_loss: float  # on all training images, at the end
+    curve: list[float]  # mean training loss over the batches of each epoch
+    train_loss: float  # on all training images, after training
     test_accuracy: float  # in percent
 
 
@@ -51,7 +51,7 @@ def make_optimizer(name, params, lr):
 
 
 def load_parts():
-    """1024 images to train on, 373 to choose with, 400 to test on; always the same."""
+    """Return 1024 images for training, 373 for validation, 400 for test; always the same."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -100,26 +100,26 @@ def evaluate(model, images, labels):
 
 
 def diverged(loss):
-    """Nothing learnt, or nan."""
-    return not loss < 0.98 * BLIND_GUESS
+    """Whether the network has learnt nothing, or its loss is nan."""
+    return not loss < 0.98 * UNIFORM_LOSS
 
 
 def tune(name, epochs, parts, progress):
-    """Return the validation loss of every lr of the grid, one value a seed; infinite if it diverged."""
+    """Return the validation losses of every lr, one for each seed; infinite if the run diverged."""
     training, validation, _ = parts
-    found = {}
+    losses = {}
     for lr in GRIDS[name]:
-        found[lr] = []
+        losses[lr] = []
         for seed in TUNING_SEEDS:
             progress(f"tuning {name}", f"lr {lr:g}")
             model, _ = train(name, lr, seed, epochs, *training)
             loss, _ = evaluate(model, *validation)
-            found[lr].append(math.inf if diverged(loss) else loss)
-    return found
+            losses[lr].append(math.inf if diverged(loss) else loss)
+    return losses
 
 
 def confirm(name, lr, seeds, epochs, parts, progress):
-    """Run the chosen lr on fresh seeds, and look at the test images."""
+    """Run the chosen lr with fresh seeds, and evaluate on the test images."""
     training, _, test = parts
     finals = []
     for seed in range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + seeds):
@@ -131,12 +131,12 @@ def confirm(name, lr, seeds, epochs, parts, progress):
 
 def mean_and_error(values):
     mean, n = fmean(values), len(values)
-    # Not statistics.stdev, which raises where a run has diverged to nan.
+    # statistics.stdev would raise for nan, when a run has diverged.
     return mean, math.sqrt(sum((v - mean) * (v - mean) for v in values) / (n - 1) / n)
 
 
 def report(tuning, chosen, finals):
-    """Print the table, the paired differences, and what to be wary of."""
+    """Print the table, the paired differences, and warnings."""
     from scipy.stats import t
 
     n = len(finals["MDA"])
@@ -144,28 +144,32 @@ def report(tuning, chosen, finals):
     for name, runs in finals.items():
         accuracy = "{:.2f} ± {:.2f}".format(*mean_and_error([run.test_accuracy for run in runs]))
         loss = "{:.4f} ± {:.4f}".format(*mean_and_error([run.train_loss for run in runs]))
-        lost = sum(diverged(run.train_loss) for run in runs)
-        print(f"{name:10} {chosen[name]:5g}   {accuracy:16}   {loss}", f"  {lost} DIVERGED" if lost else "")
+        failed = sum(diverged(run.train_loss) for run in runs)
+        print(
+            f"{name:10} {chosen[name]:5g}   {accuracy:16}   {loss}", f"  {failed} DIVERGED" if failed else ""
+        )
     print()
     for other in ("SGD+M", "Adam"):
         pairs = zip(finals["MDA"], finals[other], strict=True)
         mean, error = mean_and_error([a.test_accuracy - b.test_accuracy for a, b in pairs])
-        reach = t.ppf(0.975, n - 1) * error
-        verdict = "no difference shown" if abs(mean) <= reach else f"{'MDA' if mean > 0 else other} is better"
+        margin = t.ppf(0.975, n - 1) * error
+        verdict = (
+            "no difference shown" if abs(mean) <= margin else f"{'MDA' if mean > 0 else other} is better"
+        )
         print(
             f"MDA minus {other}, paired: {round(mean, 2) + 0.0:.2f} points of accuracy, "
-            f"95% interval {mean - reach:.2f} to {mean + reach:.2f}: {verdict}."
+            f"95% interval {mean - margin:.2f} to {mean + margin:.2f}: {verdict}."
         )
     for name, losses in tuning.items():
-        lost = [f"{lr:g}" for lr in losses if math.inf in losses[lr]]
-        if lost:
-            print(f"{name} diverged in tuning at lr {', '.join(lost)}.")
+        failed_lrs = [f"{lr:g}" for lr in losses if math.inf in losses[lr]]
+        if failed_lrs:
+            print(f"{name} diverged in tuning at lr {', '.join(failed_lrs)}.")
         if chosen[name] in (GRIDS[name][0], GRIDS[name][-1]):
             print(f"!!! {name}'s best lr is on the EDGE of its grid: widen GRIDS and run again. !!!")
 
 
 def plot(tuning, chosen, finals, path):
-    """Draw training curves with their standard error, and how sensitive validation is to the lr."""
+    """Draw training curves with standard errors, and validation loss against lr."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -182,8 +186,8 @@ def plot(tuning, chosen, finals, path):
         right.plot(finite, [means[lr] for lr in finite], ".-", color=color, label=name)
         right.plot(chosen[name], means[chosen[name]], "o", color=color, markersize=9)
         for lr in means.keys() - finite:
-            right.plot(lr, BLIND_GUESS, "x", color=color, markersize=9)
-    right.axhline(BLIND_GUESS, color="0.6", linestyle=":", zorder=0, label="blind guess; crosses diverged")
+            right.plot(lr, UNIFORM_LOSS, "x", color=color, markersize=9)
+    right.axhline(UNIFORM_LOSS, color="0.6", linestyle=":", zorder=0, label="blind guess; crosses diverged")
     left.set(yscale="log", xlabel="epoch", ylabel="training loss", title=f"{len(runs)} fresh seeds, ± s.e.")
     right.set(xscale="log", yscale="log", xlabel="lr", ylabel="validation loss")
     right.set_title(f"mean of {len(TUNING_SEEDS)} tuning seeds; the large dot is chosen")
@@ -198,7 +202,7 @@ def plot(tuning, chosen, finals, path):
 
 
 def progress_of(total):
-    """Return a function that tells how far we are: one changing line on a terminal, else a line a stage."""
+    """Return a function that prints progress: one changing line on a terminal, else one line per stage."""
     done, last = 0, ""
 
     def progress(stage, detail):

@@ -11,30 +11,11 @@ OUT = Path(__file__).parent.parent / "img" / "alpha.svg"
 INK, MUTED = "#1f2328", "#6e7781"
 COLOURS = {0.1: "#bc4c00", 1.0: "#0550ae", 10.0: "#1a7f37"}
 DASHED = {"color": INK, "lw": 0.9, "ls": (0, (4, 3))}
-STYLE = {
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.color": "#eaeef2",
-    "mathtext.fontset": "dejavusans",
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "dualavg",  # the same ids, hence the same file, every time
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-}
+STYLE = Path(__file__).with_name("dualavg.mplstyle")
 
 
 def strength(ax: Axes) -> None:
-    """Alpha_k against k + 1 for a few step sizes, and its first order."""
+    """Plot alpha_k against k + 1 for three step sizes, and its first-order approximation."""
     ks = [*range(10), *(10**i - 1 for i in range(2, 6))]
     x = [k + 1 for k in ks]
     for lr, colour in COLOURS.items():
@@ -43,14 +24,14 @@ def strength(ax: Axes) -> None:
         end = (x[-1], alpha(ks[-1], lr))
         ax.annotate(rf"$\eta = {lr:g}$", end, (5, 0), textcoords="offset points", va="center", color=colour)
     line = {"arrowstyle": "-", "color": MUTED, "lw": 0.7}
-    here = (300, alpha_asymptote(299, 0.1))
-    ax.annotate(r"$1 / (2 \eta (k+1))$", here, (14, 16), textcoords="offset points", arrowprops=line)
+    point = (300, alpha_asymptote(299, 0.1))
+    ax.annotate(r"$1 / (2 \eta (k+1))$", point, (14, 16), textcoords="offset points", arrowprops=line)
     ax.set(title=r"Strength of the pull, $\alpha_k$", xlabel="$k+1$", xlim=(1, 1e5), ylim=(1e-7, 20))
     ax.set(xticks=[1, 1e1, 1e2, 1e3, 1e4, 1e5], yticks=[1e1, 1e-1, 1e-3, 1e-5, 1e-7])
 
 
 def indices(ax: Axes) -> None:
-    """Both indices as a ratio to the first order, where they differ: in the first steps."""
+    """Plot both indices as a ratio to the first order. They differ in the first steps."""
     ks = range(16)
     x = [k + 1 for k in ks]
     for function, colour, marker, label in (
@@ -66,8 +47,8 @@ def indices(ax: Axes) -> None:
 
 
 def main() -> None:
-    """Write the figure; the same bytes every time."""
-    with plt.rc_context(STYLE):
+    """Write the figure. The bytes are the same every time."""
+    with plt.style.context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.3), layout="constrained")
         strength(axes[0])
         indices(axes[1])

@@ -1,7 +1,7 @@
 """Draw the learning-rate schedules at the paper's settings: python docs/figures/schedules.py.
 
-Every curve is read off a real optimizer that a real scheduler moves, step by step. Below the lr stands the
-averaging weight of MDA that goes with it, c_k = min(1, c peak_lr / lr_k) with c = 0.1.
+Every curve comes from a real optimizer and scheduler, step by step. The panel below the lr is MDA's averaging
+weight, c_k = min(1, c peak_lr / lr_k) with c = 0.1.
 """
 
 from collections.abc import Callable
@@ -24,30 +24,13 @@ from dualavg.schedules import (
 
 IMAGES = Path(__file__).parent.parent / "img"
 INK, MUTED, LR, WEIGHT = "#1f2328", "#6e7781", "#0550ae", "#bc4c00"
-STYLE = {
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.color": "#eaeef2",
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "dualavg",  # the same ids, hence the same file, every time
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-}
+STYLE = Path(__file__).with_name("dualavg.mplstyle")
 
 Make = Callable[[torch.optim.Optimizer], LRScheduler]
 
 
 def lrs_of(make: Make, steps: int) -> list[float]:
-    """Return the lr of each of ``steps`` steps, as a fraction of the full one."""
+    """Return the lr of each of `steps` steps, as a fraction of the base lr."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = make(optimizer)
     lrs = []
@@ -59,7 +42,7 @@ def lrs_of(make: Make, steps: int) -> list[float]:
 
 
 def averaging_weights(lrs: list[float], c: float = 0.1) -> list[float]:
-    """Return c_k = min(1, c peak_lr / lr_k), with the largest lr so far as the peak."""
+    """Return c_k = min(1, c peak_lr / lr_k). The peak is the largest lr so far."""
     peak, weights = 0.0, []
     for lr in lrs:
         peak = max(peak, lr)
@@ -79,8 +62,8 @@ def draw(
     zoom: tuple[int, int] | None = None,
 ) -> None:
     """Write docs/img/schedule_<name>.svg: the lr and, if `coupled`, the averaging weight below it."""
-    lrs = lrs_of(make, steps + 1)  # an lr holds from its step to the next, and the last is drawn too
-    drawstyle = "steps-post" if steps < 1000 else "default"  # finer stairs would only fill the file
+    lrs = lrs_of(make, steps + 1)  # the end of the last step is drawn too
+    drawstyle = "steps-post" if steps < 1000 else "default"  # finer stairs are not visible
     figure = plt.figure(figsize=(6.4, 3.2 if coupled else 2.5), layout="constrained")
     panels = figure.subplots(1 + coupled, sharex=True, squeeze=False, height_ratios=(2.6, 1)[: 1 + coupled])[
         :, 0
@@ -111,7 +94,7 @@ def draw(
 
 
 def mark(axes: Axes, at: int, lr: float, text: str, *, left: bool) -> None:
-    """Put a dot on the curve and a few words beside it."""
+    """Put a dot on the curve and a label beside it."""
     axes.plot([at], [lr], "o", color=LR, markersize=4, clip_on=False)
     offset, side = ((-26, -2), "right") if left else ((7, 5), "left")
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
@@ -121,7 +104,7 @@ def mark(axes: Axes, at: int, lr: float, text: str, *, left: bool) -> None:
 
 
 def inset(axes: Axes, lrs: list[float], first: int, last: int) -> None:
-    """Draw steps `first` to `last` once more, large, in the empty corner at the lower left."""
+    """Enlarge steps `first` to `last` in the empty corner at the lower left."""
     part = axes.inset_axes((0.1, 0.2, 0.3, 0.56))
     steps = range(first, last + 1)
     part.plot(steps, lrs[first : last + 1], "o-", color=LR, linewidth=1, markersize=3)
@@ -133,10 +116,10 @@ def inset(axes: Axes, lrs: list[float], first: int, last: int) -> None:
 
 
 def main() -> None:
-    """Draw them all."""
+    """Draw all schedules."""
     IMAGES.mkdir(exist_ok=True)
     mpl.use("svg")
-    with mpl.rc_context(STYLE):
+    with plt.style.context(STYLE):
         draw(
             "stage_wise",
             "StageWise(milestones=[150, 225], ramp=5): CIFAR-10",

@@ -1,34 +1,37 @@
-"""Files that are missing, cannot be read or break off: one sentence from every data module."""
+"""Every data module gives a one-line error for files that are missing, unreadable or cut short."""
 
 import errno
 import os
 import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
-from support.small_images import SMALL, write_folders
+from support.small_images import SMALL, write_batches, write_folders
 from support.small_pairs import FILES, LOAD, write_pairs
-from support.small_text import loaded, write_texts, written
+from support.small_text import load_plain, write_plain, write_wikitext
 from support.small_volumes import write_chests, write_small
 
 from dualavg_bench.data import chest_mri, cifar, fastmri, imagenet, translation, wikitext
-from dualavg_bench.data.embedded import digits
-from dualavg_bench.data.reading import check_count, folder_of, lines, reading
+from dualavg_bench.data.reading import check_count, find_folder, read_lines, reading
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SPLITS = ("train", "valid", "test")
 MODULES = {
-    "cifar": (digits.write, cifar.load),
+    "cifar": (write_batches, cifar.load),
     "imagenet": (write_folders, lambda folder: imagenet.load(folder, **SMALL, in_memory=True)),
     "fastmri": (write_small, lambda folder: fastmri.load(folder, centre=2)),
-    "chest_mri": (write_chests, lambda folder: chest_mri.load(folder, centre=6)),
+    "chest_mri": (
+        lambda folder: write_chests(folder, np.zeros(1)),  # never read to the end
+        lambda folder: chest_mri.load(folder, centre=6),
+    ),
     "translation": (write_pairs, lambda folder: translation.load(folder, **LOAD)),
-    "wikitext": (write_texts, lambda folder: wikitext.load(folder, "wikitext-2", length=2)),
-    "plain_text": (written, loaded),
+    "wikitext": (write_wikitext, lambda folder: wikitext.load(folder, "wikitext-2", length=2)),
+    "plain_text": (write_plain, load_plain),
 }
-READ = {  # what each of them reads: files, and folders that are listed
+READ = {  # by module: the files it reads and the folders it lists
     "cifar": ["data_batch_1", "test_batch"],
     "imagenet": ["train", "val", "train/n01/n01_3.JPEG", "val/n01/n01_1.JPEG"],
     "fastmri": [fastmri.TRAIN, fastmri.VALID, f"{fastmri.TRAIN}/fileain0.h5", f"{fastmri.VALID}/fileval1.h5"],
@@ -37,7 +40,15 @@ READ = {  # what each of them reads: files, and folders that are listed
     "wikitext": [f"wiki.{split}.tokens" for split in SPLITS],
     "plain_text": [f"{split}.txt" for split in SPLITS],
 }
-FOLDERS = ("train", "val", fastmri.TRAIN, fastmri.VALID)
+LISTED = ("train", "val", fastmri.TRAIN, fastmri.VALID)
+FOLDERS = {  # by module: the folder that may be named or not
+    "cifar": cifar.FOLDER,
+    "imagenet": "imagenet",
+    "chest_mri": chest_mri.FOLDER,
+    "translation": "somewhere",
+    "wikitext": "wikitext-2",
+    "plain_text": "books-wiki",
+}
 EACH = [pytest.param(name, path, id=f"{name}-{path}") for name, paths in READ.items() for path in paths]
 TEXTS = [each for each in EACH if each.values[0] in ("translation", "wikitext", "plain_text")]
 
@@ -49,117 +60,135 @@ def remove(path):
         path.unlink()
 
 
-def is_one_sentence(message, path):
+def is_one_line(message, path):
+    """One line with the path and, after a semicolon, where to get the data."""
     return str(path) in message and "\n" not in message and "; " in message and message.endswith(".")
 
 
-# Of every data module, every file
+# Every file of every data module
 
 
 @pytest.mark.parametrize(("name", "path"), EACH)
-def test_what_cannot_be_read_is_one_sentence_with_path_and_remedy(tmp_path, name, path):
+def test_an_unreadable_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    place.symlink_to(place)  # a loop, which nobody can follow, root included
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Too many levels")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_sentence(str(caught.value), place)
-    assert "was expected" in str(caught.value)
+    location = write(tmp_path) / path
+    remove(location)
+    location.symlink_to(location)  # a loop, unreadable even for root
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read (Too many levels")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
+    assert "expected" in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "path"), [each for each in EACH if each.values[1] not in FOLDERS])
-def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path, name, path):
+@pytest.mark.parametrize(("name", "path"), [each for each in EACH if each.values[1] not in LISTED])
+def test_a_folder_in_place_of_a_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    place.mkdir()
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Is a directory)")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_sentence(str(caught.value), place)
+    location = write(tmp_path) / path
+    remove(location)
+    location.mkdir()
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read (Is a directory)")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path, name):
+def test_a_file_in_place_of_the_folder_gives_a_one_line_error(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises((FileNotFoundError, ValueError)) as caught:
         MODULES[name][1](tmp_path / "file")
-    assert is_one_sentence(str(caught.value), tmp_path / "file")
+    assert is_one_line(str(caught.value), tmp_path / "file")
 
 
 @pytest.mark.parametrize(
     ("name", "path"), [each for each in EACH if not each.values[1].endswith((".JPEG", ".h5"))]
 )
-def test_what_is_missing_is_one_sentence_with_path_and_remedy(tmp_path, name, path):
+def test_a_missing_file_gives_a_one_line_error(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    remove(place)
-    with pytest.raises(FileNotFoundError, match=re.escape(f"{place} is missing")) as caught:
-        load(place.parents[path.count("/")])
-    assert is_one_sentence(str(caught.value), place)
+    location = write(tmp_path) / path
+    remove(location)
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{location} is missing")) as caught:
+        load(location.parents[path.count("/")])
+    assert is_one_line(str(caught.value), location)
 
 
-@pytest.mark.parametrize("name", set(READ) - {"fastmri"})
+@pytest.mark.parametrize("name", FOLDERS)
 def test_a_missing_folder_is_named(tmp_path, name):
-    folder = {
-        "cifar": cifar.FOLDER,
-        "imagenet": "imagenet",
-        "chest_mri": chest_mri.FOLDER,
-        "translation": "somewhere",
-        "wikitext": "wikitext-2",
-        "plain_text": "books-wiki",
-    }[name]
-    for where in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(
-            FileNotFoundError, match=re.escape(f"so is the folder {where / folder}:")
-        ) as caught:
-            MODULES[name][1](where)
-        assert is_one_sentence(str(caught.value), where)
+    for parent in (tmp_path, tmp_path / "nowhere"):
+        message = re.escape(f"so is the folder {parent / FOLDERS[name]}:")
+        with pytest.raises(FileNotFoundError, match=message) as caught:
+            MODULES[name][1](parent)
+        assert is_one_line(str(caught.value), parent)
 
 
-# Text that breaks off
+@pytest.mark.parametrize("name", set(FOLDERS) - {"chest_mri"})  # which has its own test, with complete data
+def test_both_the_folder_and_its_parent_are_accepted(tmp_path, name):
+    write, load = MODULES[name]
+    write(tmp_path / FOLDERS[name])
+    sizes = [
+        [len(split) for split in (splits.train, splits.valid, splits.test)]
+        for splits in (load(tmp_path), load(tmp_path / FOLDERS[name]))
+    ]
+    assert sizes[0] == sizes[1]
+
+
+# Text
 
 
 @pytest.mark.parametrize(("name", "path"), TEXTS)
-def test_text_that_was_cut_short_is_refused(tmp_path, name, path):
+def test_a_text_that_was_cut_short_is_refused(tmp_path, name, path):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    raw = place.read_bytes()
+    location = write(tmp_path) / path
+    raw = location.read_bytes()
     for cut in (raw[:-1], raw[:-3], "ein Häuschen".encode()[:6]):
-        place.write_bytes(cut)
-        words = "does not end with an end of line, and was probably cut short; if it is whole, add one"
-        with pytest.raises(ValueError, match=re.escape(f"{place} {words}")) as caught:
+        location.write_bytes(cut)
+        words = "does not end with a newline and was probably cut short; if it is complete, add one"
+        with pytest.raises(ValueError, match=re.escape(f"{location} {words}")) as caught:
             load(tmp_path)
-        assert is_one_sentence(str(caught.value), place)
+        assert is_one_line(str(caught.value), location)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n", b" \n\n\t\r\n"])
 @pytest.mark.parametrize(("name", "path"), TEXTS)
-def test_text_of_blank_lines_is_empty(tmp_path, name, path, raw):
+def test_a_text_of_blank_lines_is_empty(tmp_path, name, path, raw):
     write, load = MODULES[name]
-    place = write(tmp_path) / path
-    place.write_bytes(raw)
-    with pytest.raises(ValueError, match=re.escape(f"{place} is empty")) as caught:
+    location = write(tmp_path) / path
+    location.write_bytes(raw)
+    with pytest.raises(ValueError, match=re.escape(f"{location} is empty")) as caught:
         load(tmp_path)
-    assert is_one_sentence(str(caught.value), place)
+    assert is_one_line(str(caught.value), location)
 
 
-def test_lines_are_those_of_the_file_and_end_at_a_newline_alone(tmp_path):
+@pytest.mark.parametrize(("name", "path"), TEXTS)
+def test_a_text_that_is_not_utf8_is_refused(tmp_path, name, path):
+    write, load = MODULES[name]
+    location = write(tmp_path) / path
+    location.write_bytes("café\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=re.escape(f"{location} is not UTF-8 text")) as caught:
+        load(tmp_path)
+    assert is_one_line(str(caught.value), location)
+
+
+def test_lines_end_only_at_a_newline(tmp_path):
     (tmp_path / "text").write_bytes("a\r\n\u2028\n\n b\x0b\x0c\x85\n".encode())
-    assert list(lines(tmp_path / "text", "a text", "ask")) == ["a\r\n", "\u2028\n", "\n", " b\x0b\x0c\x85\n"]
+    assert list(read_lines(tmp_path / "text", "a text", "ask")) == [
+        "a\r\n",
+        "\u2028\n",
+        "\n",
+        " b\x0b\x0c\x85\n",
+    ]
 
 
-# The words themselves
+# The messages
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EISDIR, errno.EIO, errno.ENAMETOOLONG])
-def test_every_error_of_the_system_is_told_by_its_own_words(code):
-    expected = f"x cannot be read ({os.strerror(code)}): a text, was expected; ask somebody."
+def test_system_errors_keep_their_own_words(code):
+    expected = f"x cannot be read ({os.strerror(code)}): expected a text; ask somebody."
     with pytest.raises(ValueError, match=re.escape(expected)), reading("x", "a text", "ask somebody"):
         raise OSError(code, "name = 'x', errno = 13,\n error message = '...'")
 
 
-def test_what_a_library_does_not_understand_is_not_what_was_expected():
+def test_errors_of_libraries_mean_a_malformed_file():
     for error in (
         OSError("truncated\n file"),
         KeyError("data"),
@@ -172,50 +201,52 @@ def test_what_a_library_does_not_understand_is_not_what_was_expected():
             raise error
 
 
-def test_a_folder_that_cannot_be_looked_into_is_no_missing_folder(tmp_path, monkeypatch):
+def test_an_unreadable_folder_is_not_reported_as_missing(tmp_path, monkeypatch):
     def refuse(_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.stat", refuse)
     expected = re.escape(f"{tmp_path / 'inner'} cannot be read (Permission denied)")
     with pytest.raises(ValueError, match=expected):
-        folder_of(tmp_path, "inner", "file", "a file", "ask")
+        find_folder(tmp_path, "inner", "file", "a file", "ask")
 
 
-def test_the_inner_folder_goes_before_the_outer(tmp_path):
+def test_the_inner_folder_is_preferred(tmp_path):
     (tmp_path / "file").touch()
-    assert folder_of(tmp_path, "inner", "file", "", "") == tmp_path
+    assert find_folder(tmp_path, "inner", "file", "", "") == tmp_path
     (tmp_path / "inner").mkdir()
-    assert folder_of(tmp_path, "inner", "file", "", "") == tmp_path / "inner"
+    assert find_folder(tmp_path, "inner", "file", "", "") == tmp_path / "inner"
 
 
-def test_a_wrong_number_is_told_with_the_right_one(tmp_path):
+def test_a_wrong_count_is_reported_with_the_right_one(tmp_path):
     check_count(tmp_path, "images", 50_000, 50_000, "ask")
-    expected = re.escape(f"{tmp_path} has 20,000 images where 50,000 were expected; ask.")
+    expected = re.escape(f"{tmp_path} has 20,000 images, expected 50,000; ask.")
     with pytest.raises(ValueError, match=expected):
         check_count(tmp_path, "images", 20_000, 50_000, "ask")
 
 
-def test_a_class_that_cannot_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
-    place, entries = write_folders(tmp_path) / "val" / "n02", imagenet._entries
+def test_an_unreadable_class_folder_gives_a_one_line_error(tmp_path, monkeypatch):
+    location, entries = write_folders(tmp_path) / "val" / "n02", imagenet._entries
 
     def refuse(folder):
-        if folder == place:
+        if folder == location:
             raise PermissionError(errno.EACCES, "Permission denied")
         return entries(folder)
 
     monkeypatch.setattr(imagenet, "_entries", refuse)
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read (Permission denied)")) as caught:
+    with pytest.raises(
+        ValueError, match=re.escape(f"{location} cannot be read (Permission denied)")
+    ) as caught:
         imagenet.load(tmp_path, **SMALL)
-    assert is_one_sentence(str(caught.value), place)
+    assert is_one_line(str(caught.value), location)
 
 
-def test_images_that_vanish_or_lock_up_in_between_are_one_sentence_too(tmp_path):
+def test_images_that_vanish_after_loading_give_a_one_line_error(tmp_path):
     source = imagenet.load(write_folders(tmp_path), **SMALL).test
-    place = tmp_path / "val" / "n01" / "n01_0.JPEG"
-    place.unlink()
-    with pytest.raises(FileNotFoundError, match=re.escape(f"{place} is missing")):
+    location = tmp_path / "val" / "n01" / "n01_0.JPEG"
+    location.unlink()
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{location} is missing")):
         source.batch(torch.tensor([0]), None)
-    place.symlink_to(place)
-    with pytest.raises(ValueError, match=re.escape(f"{place} cannot be read")):
+    location.symlink_to(location)
+    with pytest.raises(ValueError, match=re.escape(f"{location} cannot be read")):
         source.batch(torch.tensor([0]), None)

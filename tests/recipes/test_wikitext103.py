@@ -1,4 +1,4 @@
-"""WikiText-103's recipe and its network: fairseq's transformer_lm, built from transformers."""
+"""WikiText-103: fairseq's transformer_lm, built from transformers, and the paper's appendix."""
 
 import math
 
@@ -8,6 +8,8 @@ import torch
 from dualavg_bench.data.wikitext import Blocks
 from dualavg_bench.models.transformer_lm import transformer_lm
 from dualavg_bench.recipes import wikitext103
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(seed=0, **settings):
@@ -22,7 +24,7 @@ def test_perplexity_is_the_exponential_of_the_loss():
     assert values["perplexity"] == pytest.approx(math.exp(values["loss"]), rel=1e-6)
 
 
-def test_a_language_model_does_not_see_the_future():
+def test_no_word_is_predicted_from_later_ones():
     model = small().eval()
     words = torch.randint(50, (1, 8))
     changed = words.clone()
@@ -32,23 +34,23 @@ def test_a_language_model_does_not_see_the_future():
     assert not torch.equal(a[:, 5:], b[:, 5:])
 
 
-def test_every_word_of_the_past_is_seen():
+def test_every_earlier_word_matters():
     model = small().eval()
     words = torch.randint(50, (1, 8))
     before = model(words).logits[0, -1]
-    for place in range(8):
+    for position in range(8):
         changed = words.clone()
-        changed[0, place] = (changed[0, place] + 1) % 50
+        changed[0, position] = (changed[0, position] + 1) % 50
         assert not torch.allclose(before, model(changed).logits[0, -1], atol=1e-4)
 
 
-def test_embeddings_are_shared():
+def test_the_embeddings_are_the_output_layer():
     model = small()
     assert [tuple(p.shape) for p in model.parameters()].count((50, 16)) == 1
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_no_word_stands_for_padding():
+def test_no_word_means_padding():
     model = small()
     model.model(torch.arange(48).view(6, 8)).last_hidden_state.pow(3).sum().backward()
     table = model.model.embed_tokens.weight
@@ -57,7 +59,7 @@ def test_no_word_stands_for_padding():
 
 
 def layer_by_hand(layer, x, heads):
-    """fairseq's decoder layer without an encoder, written out: norm, branch, add; twice."""
+    """fairseq's decoder layer without an encoder: norm, branch, add; twice."""
     attention, f = layer.self_attn, torch.nn.functional
     y = layer.self_attn_layer_norm(x)
     q, k, v = (
@@ -69,11 +71,11 @@ def layer_by_hand(layer, x, heads):
     return x + layer.fc2(layer.fc1(layer.final_layer_norm(x)).relu())
 
 
-def test_the_network_is_fairseqs_written_out():
+def test_the_network_equals_fairseqs_formula():
     model = small().eval()
     words = torch.randint(50, (3, 8))
     table = model.model.embed_tokens.weight
-    # Positions are counted from 2, after fairseq's number for padding.
+    # Positions are counted from 2, after fairseq's padding index.
     angles = torch.arange(2, 10)[:, None] * 10_000 ** (-torch.arange(8) / 7)
     x = table[words] * 4 + torch.cat([angles.sin(), angles.cos()], dim=1)
     for layer in model.model.layers:
@@ -82,7 +84,7 @@ def test_the_network_is_fairseqs_written_out():
     assert torch.allclose(model(words).logits, logits, atol=1e-5)
 
 
-def test_weights_start_as_fairseqs():
+def test_weights_are_initialised_as_in_fairseq():
     torch.manual_seed(0)
     model = transformer_lm(1000, 8, width=64, layers=1, heads=2)
     layer = model.model.layers[0]
@@ -103,7 +105,7 @@ def test_weights_start_as_fairseqs():
     assert (attention.q_proj.bias != 0).any()
 
 
-def test_dropout_is_of_embeddings_and_branches_alone():
+def test_dropout_applies_to_embeddings_and_branches_only():
     config = small(dropout=0.3).config
     assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.3, 0.0, 0.0)
     model = small(dropout=0.3).train()
@@ -111,7 +113,7 @@ def test_dropout_is_of_embeddings_and_branches_alone():
     assert not torch.equal(model(words).logits, model(words).logits)
 
 
-def test_the_network_at_paper_scale_is_fairseqs():
+def test_the_network_at_paper_scale_has_fairseqs_size():
     recipe = wikitext103.recipe("paper")
     with torch.device("meta"):
         model = recipe.model().eval()

@@ -1,7 +1,13 @@
-"""Where the real data lie, if they do: in `DUALAVG_DATA`, or beside the project."""
+"""Real data for tests that can use them: in `DUALAVG_DATA`, or beside the project."""
 
 import os
 from pathlib import Path
 
-BESIDE = Path(__file__).parents[3] / "shared" / "data"
-REAL = Path(os.environ.get("DUALAVG_DATA", BESIDE))
+import pytest
+
+REAL = Path(os.environ.get("DUALAVG_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def needs(name):
+    """Skip a test if the real data have no folder `name`."""
+    return pytest.mark.skipif(not (REAL / name).is_dir(), reason=f"no {name} in {REAL}")

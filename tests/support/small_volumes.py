@@ -1,4 +1,4 @@
-"""fastMRI's files at a size of a few numbers, and k-space by chance."""
+"""Tiny files in fastMRI's format, and random k-space."""
 
 import h5py
 import numpy as np
@@ -8,12 +8,12 @@ from dualavg_bench.data import chest_mri, fastmri
 from dualavg_bench.data.embedded import phantoms
 
 
-def kspace_of(*shape, seed=0, dtype=torch.complex128):
+def random_kspace(*shape, seed=0, dtype=torch.complex128):
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def write_small(folder, *, train=2, valid=4, **change):
-    """A data set of volumes of two slices, two coils, 8 x 12, whose reconstructions are 6 x 10."""
+    """Volumes of two slices, two coils and 8 x 12 points, with reconstructions of 6 x 10 pixels."""
     for name, count in ((fastmri.TRAIN, train), (fastmri.VALID, valid)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for i in range(count):
@@ -22,7 +22,8 @@ def write_small(folder, *, train=2, valid=4, **change):
 
 
 def write_file(path, *, seed=0, patient="p", without=(), padding=0, slices=2, **change):
-    kspace = kspace_of(slices, 2, 8, 12, seed=seed, dtype=torch.complex64).numpy()
+    """One volume, without the entries in `without`; `change` replaces entries."""
+    kspace = random_kspace(slices, 2, 8, 12, seed=seed, dtype=torch.complex64).numpy()
     header = phantoms.HEADER.format(
         rows=8, columns=12, height=6, width=10, last=11 - 2 * padding, centre=6 - padding
     )
@@ -46,7 +47,7 @@ def write_file(path, *, seed=0, patient="p", without=(), padding=0, slices=2, **
 
 
 def write_chests(folder, array=None):
-    """The array of chests at its true size, each image a square of its own brightness."""
+    """Chests at their true size: each image is a square of its own brightness."""
     (folder / chest_mri.FOLDER).mkdir(parents=True, exist_ok=True)
     if array is None:
         array = np.zeros((100, 256, 256), np.uint16)

@@ -1,1 +1,1 @@
-"""Data sets that recipes are made of; a module reads one official on-disk format."""
+"""Data sets of the recipes. Each module reads one data set in its official format on disk."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 as its authors publish it: Python-2 pickles, read without running anything that is in them."""
+"""CIFAR-10 in its official format: Python 2 pickles, read without running any code in them."""
 
 import io
 import os
@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualavg_bench.data.reading import check_count, folder_of, reading
+from dualavg_bench.data.reading import check_count, find_folder, reading
 from dualavg_bench.recipe import Splits
 
 FOLDER = "cifar-10-batches-py"
@@ -22,9 +22,10 @@ SPLIT_SEED = 20201020
 
 
 class Images:
-    """Images of one split, kept as bytes; `batch` makes floats from -1 to 1, centred on 0.5 of 255.
+    """Images of one split, stored as bytes. `batch` returns floats from -1 to 1.
 
-    With `rng`, each image is flipped half of the time and shifted by up to `padding` pixels into black.
+    With `rng`, each image is flipped with probability 1/2 and shifted by up to `padding` pixels, with black
+    borders.
     """
 
     def __init__(self, pixels: Tensor, labels: Tensor, padding: int = 4) -> None:
@@ -48,32 +49,32 @@ class Images:
         offset = torch.arange(size)
         rows, columns = top + offset, left + torch.where(flip, offset.flip(0), offset)
         padded = F.pad(pixels, 4 * [self.padding])
-        # Indices with a slice between them put their own dimensions first: (n, 32, 32, 3).
-        picked = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        return picked.permute(0, 3, 1, 2).contiguous()
+        # Index tensors with a slice between them put the indexed dimensions first: (n, 32, 32, 3).
+        shifted = padded[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        return shifted.permute(0, 3, 1, 2).contiguous()
 
 
 def load(
     folder: Path, *, one_in: int = 10, images: tuple[int, int] | None = None, source: str = OFFICIAL
 ) -> Splits:
-    """Read the splits; images for validation are drawn from the training images by a fixed seed.
+    """Read the splits. A fixed seed draws the validation images from the training images.
 
     Args:
-        folder: `cifar-10-batches-py`, or the folder that it is in. Of its five training batches, those from
-            the first on will do.
-        one_in: one training image in so many is for validation.
-        images: how many there must be for training and for test; any number if None.
-        source: where the data set can be had, for messages.
+        folder: `cifar-10-batches-py`, or its parent folder. The first few of the five training batches are
+            enough.
+        one_in: one training image in `one_in` is kept for validation.
+        images: required numbers of training and test images; any if None.
+        source: where to get the data set, for error messages.
     """
-    inner = folder_of(folder, FOLDER, "data_batch_1", EXPECTED, source)
+    inner = find_folder(folder, FOLDER, "data_batch_1", EXPECTED, source)
     last = max((i for i in range(1, 6) if os.path.lexists(inner / f"data_batch_{i}")), default=1)
-    parts = [_read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)]  # a gap is no end
+    # A missing batch before the last one is an error.
+    parts = [_read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     test = Images(*_read(inner / "test_batch", source))
-    for what, found, wanted in zip(
-        ("training", "test"), (len(labels), len(test)), images or (), strict=False
-    ):
-        check_count(inner, f"{what} images", found, wanted, source)
+    if images is not None:
+        check_count(inner, "training images", len(labels), images[0], source)
+        check_count(inner, "test images", len(test), images[1], source)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
     valid, train = order[: len(order) // one_in], order[len(order) // one_in :]
     return Splits(
@@ -93,7 +94,7 @@ def _read(path: Path, source: str) -> tuple[Tensor, Tensor]:
 def _unpickle(raw: bytes) -> tuple[NDArray[np.uint8], list[int]]:
     batch = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     if not isinstance(batch, dict) or not isinstance(array := batch.get(b"data"), _Array):
-        raise TypeError("it holds no such dict")
+        raise TypeError("it has no such dict")
     pixels, labels = array.value, batch.get(b"labels")
     if pixels.ndim != 2 or pixels.shape[1] != 3072 or len(pixels) == 0:
         raise ValueError(f"its data has the shape {pixels.shape}")
@@ -105,18 +106,18 @@ def _unpickle(raw: bytes) -> tuple[NDArray[np.uint8], list[int]]:
 
 
 class _DType:
-    """Stands for numpy.dtype, of which CIFAR needs one."""
+    """Replaces numpy.dtype; CIFAR needs only bytes."""
 
     def __init__(self, code: bytes | str, *_: object) -> None:
         if code not in (b"u1", "u1"):
-            raise pickle.UnpicklingError(f"an array of {code!r} where bytes were expected")
+            raise pickle.UnpicklingError(f"an array of {code!r}, expected bytes")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like: bytes have none."""
+        """Ignore byte order and the like: bytes have none."""
 
 
 class _Array:
-    """Stands for numpy's array and the function that makes one: not even they see foreign arguments."""
+    """Replaces numpy's array and its constructor, so that numpy never sees arguments from the file."""
 
     value: NDArray[np.uint8]
 
@@ -126,15 +127,15 @@ class _Array:
     def __setstate__(self, state: tuple[int, tuple[int, ...], _DType, bool, bytes]) -> None:
         _, shape, dtype, fortran, raw = state
         if not isinstance(dtype, _DType) or not isinstance(raw, bytes):
-            raise pickle.UnpicklingError("an array of something else than bytes")
+            raise pickle.UnpicklingError("an array of other values than bytes")
         flat = np.frombuffer(bytearray(raw), np.uint8)
         self.value = np.ascontiguousarray(flat.reshape(shape, order="F" if fortran else "C"))
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits arrays of bytes beside pickle's own lists, dicts, strings and numbers; imports nothing."""
+    """Accepts lists, dicts, strings, numbers and arrays of bytes. Imports nothing."""
 
-    ADMITTED: ClassVar[dict[tuple[str, str], Any]] = {
+    ACCEPTED: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): _Array,
         ("numpy._core.multiarray", "_reconstruct"): _Array,
         ("numpy", "ndarray"): _Array,
@@ -142,7 +143,9 @@ class _Unpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in, or refuse."""
-        if (module, name) not in self.ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array and was not run")
-        return self.ADMITTED[module, name]
+        """Return the replacement of an accepted class; refuse all others."""
+        if (module, name) not in self.ACCEPTED:
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which is not an array and was not run"
+            )
+        return self.ACCEPTED[module, name]

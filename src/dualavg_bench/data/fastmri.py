@@ -1,4 +1,4 @@
-"""fastMRI's multi-coil data as NYU publishes it: a volume a file, HDF5, k-space and reconstruction."""
+"""fastMRI's multi-coil data in its official format: one HDF5 file per volume, k-space and reconstruction."""
 
 import math
 import re
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 
 def fft2c(image: Tensor) -> Tensor:
-    """Return the k-space of complex images: the orthonormal transform, frequency zero in the middle."""
+    """Return the k-space of complex images: orthonormal Fourier transform, frequency zero in the middle."""
     shifted = torch.fft.ifftshift(image, dim=(-2, -1))
     kspace: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=(-2, -1))
     return kspace
 
 
 def ifft2c(kspace: Tensor) -> Tensor:
-    """Return the images of a k-space, the inverse of `fft2c`."""
+    """Return the images of a k-space; the inverse of `fft2c`."""
     shifted = torch.fft.ifftshift(kspace, dim=(-2, -1))
     image: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=(-2, -1))
     return image
 
 
 def root_sum_of_squares(coils: Tensor) -> Tensor:
-    """Return one magnitude image of the complex images of its coils, which dimension -3 counts."""
+    """Return one magnitude image from the complex images of all coils (dimension -3)."""
     return torch.view_as_real(coils).square().sum(dim=(-4, -1)).sqrt()
 
 
@@ -52,11 +52,12 @@ def centre_crop(image: Tensor, height: int, width: int) -> Tensor:
 
 
 def offset_mask(columns: int, centre: int, offset: int, acceleration: int = ACCELERATION) -> Tensor:
-    """Return which columns of a k-space are measured: Defazio's offset sampling (2019, arXiv:1912.01101).
+    """Return the mask of measured columns: Defazio's offset sampling (2019, arXiv:1912.01101).
 
-    The `centre` lowest frequencies are, and every fourth line, counted from frequency zero plus `offset`.
-    The k-space of a real image is symmetric, S(-k) = conj S(k), and that of a measured one nearly so. With
-    the offset 1 (or -1), lines k = 1 mod 4 also tell of lines k = 3 mod 4; with 0 or 2 they tell of none.
+    Measured are the `centre` lowest frequencies and every fourth line, counted from frequency `offset`.
+    The k-space of a real image is symmetric, S(-k) = conj S(k), and that of a measured image nearly so. With
+    offset 1 or -1, the measured lines k = 1 mod 4 therefore also determine the lines k = 3 mod 4. With offset
+    0 or 2 they determine no other line.
     """
     column = torch.arange(columns)
     first = (columns - centre + 1) // 2
@@ -66,26 +67,26 @@ def offset_mask(columns: int, centre: int, offset: int, acceleration: int = ACCE
 
 @dataclass(frozen=True)
 class Volume:
-    """What is known of a file without its pixels."""
+    """The metadata of one file."""
 
     path: Path
     slices: int
     columns: int
-    acquired: tuple[int, int]  # first column that was measured, and first that was not any more: zeros
-    maximum: float  # of the reconstruction, all slices: the range that SSIM refers to
+    acquired: tuple[int, int]  # first measured column, and the first after the last; zeros outside
+    maximum: float  # of the reconstruction, over all slices: the data range of SSIM
     patient: str
 
 
 class Slices:
-    """Slices of volumes, read from disk when they are asked for, or all at once; no file is kept open.
+    """Slices of volumes, read from disk on demand or all at once. No file stays open.
 
-    With `rng`, each slice's mask has offset 1 or -1 by chance; without, by the name of its file.
+    The offset of a slice's mask is 1 or -1: drawn from `rng` if there is one, else by the name of its file.
 
     Args:
         volumes: the files.
-        centre: low-frequency lines that every mask has.
-        keep: read them all now and hold them in memory, for data sets that fit; files can go then.
-        source: where the data set can be had, for messages.
+        centre: number of low-frequency lines in every mask.
+        keep: read all slices now and keep them in memory; the files are not needed after that.
+        source: where to get the data set, for error messages.
     """
 
     def __init__(self, volumes: list[Volume], *, centre: int, keep: bool, source: str = OFFICIAL) -> None:
@@ -106,16 +107,16 @@ class Slices:
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> dict[str, Tensor]:
         """Return n slices of one size.
 
-        `kspace`, what was measured and zeros, (n, coils, rows, columns); `mask`, (n, columns); `target`,
-        (n, height, width); `maximum`, (n,), and `volume`, (n,), the number of the volume that a slice is of.
+        `kspace` (n, coils, rows, columns) has zeros where nothing was measured; `mask` is (n, columns),
+        `target` (n, height, width), `maximum` (n,), and `volume` (n,) the number of each slice's volume.
         """
-        chance = None if rng is None else torch.randint(2, (len(indices),), generator=rng).tolist()
+        drawn = None if rng is None else torch.randint(2, (len(indices),), generator=rng).tolist()
         examples = []
-        for place, i in enumerate(indices.tolist()):
+        for row, i in enumerate(indices.tolist()):
             number, _ = self.index[i]
             volume = self.volumes[number]
-            name = zlib.crc32(volume.path.name.encode()) % 2  # one mask a volume, as in fastMRI
-            mask = self._mask(volume, 1 - 2 * (name if chance is None else chance[place]))
+            by_name = zlib.crc32(volume.path.name.encode()) % 2  # one mask per volume, as in fastMRI
+            mask = self._mask(volume, 1 - 2 * (by_name if drawn is None else drawn[row]))
             kspace, target = self._slice(i)
             examples.append((torch.where(mask, kspace, 0), mask, target, volume.maximum, number))
         kspaces, masks, targets, maxima, numbers = zip(*examples, strict=True)
@@ -136,10 +137,10 @@ class Slices:
     def _slice(self, i: int) -> tuple[Tensor, Tensor]:
         if i in self._kept:
             return self._kept[i]
-        number, place = self.index[i]
+        number, position = self.index[i]
         path = self.volumes[number].path
         kspace, target = _read(
-            path, self.source, lambda f: (f["kspace"][place], f["reconstruction_rss"][place])
+            path, self.source, lambda f: (f["kspace"][position], f["reconstruction_rss"][position])
         )
         return torch.from_numpy(kspace).to(torch.complex64), torch.from_numpy(target).float()
 
@@ -147,16 +148,16 @@ class Slices:
 def load(
     folder: Path, *, centre: int, keep: bool = False, slices: int | None = None, source: str = OFFICIAL
 ) -> Splits:
-    """Find the volumes; patients of `multicoil_val` are halved by a fixed seed into validation and test.
+    """Find the volumes. A fixed seed splits the patients of `multicoil_val` into validation and test.
 
-    The official test set has no reconstructions. Whole patients go to one side, never a part of their files.
+    The official test set has no reconstructions. All files of one patient go to the same split.
 
     Args:
-        folder: the folder that `multicoil_train` and `multicoil_val` are in.
-        centre: low-frequency lines that every mask has.
-        keep: read everything now and hold it in memory.
-        slices: how many there must be for training; any number if None.
-        source: where the data set can be had, for messages.
+        folder: the folder with `multicoil_train` and `multicoil_val`.
+        centre: number of low-frequency lines in every mask.
+        keep: read all slices now and keep them in memory.
+        slices: required number of training slices; any if None.
+        source: where to get the data set, for error messages.
     """
     train, rest = (_volumes(folder / name, source) for name in (TRAIN, VALID))
     if slices is not None:
@@ -165,8 +166,8 @@ def load(
     patients = sorted({volume.patient for volume in rest})
     if len(patients) < 2:
         raise ValueError(
-            f"{folder / VALID} has volumes of {len(patients)} patient where two were expected at least, "
-            f"one for validation and one for test; {source}."
+            f"{folder / VALID} has volumes of {len(patients)} patient, expected at least 2, one for "
+            f"validation and one for test; {source}."
         )
     order = torch.randperm(len(patients), generator=torch.Generator().manual_seed(SPLIT_SEED)).tolist()
     chosen = {patients[i] for i in order[: len(order) // 2]}
@@ -181,11 +182,11 @@ def load(
 
 
 def _volumes(folder: Path, source: str) -> list[Volume]:
-    expected = f"a folder of .h5 files, one a volume, beside the other of {TRAIN} and {VALID}"
+    expected = f"the folders {TRAIN} and {VALID}, with one .h5 file per volume"
     with reading(folder, expected, source):
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".h5")
     if not paths:
-        raise FileNotFoundError(f"{folder} has no .h5 files: {expected}, was expected; {source}.")
+        raise FileNotFoundError(f"{folder} has no .h5 files: expected {expected}; {source}.")
     return [_read(path, source, lambda file, path=path: _describe(path, file)) for path in paths]  # type: ignore[misc]
 
 
@@ -203,7 +204,7 @@ def _describe(path: Path, file: Any) -> Volume:
     if target.ndim != 3 or len(target) != len(kspace):
         raise ValueError(f"its reconstruction_rss has the shape {target.shape}, its kspace {kspace.shape}")
     if target.shape[1] > kspace.shape[2] or target.shape[2] > kspace.shape[3]:
-        raise ValueError(f"its reconstruction_rss, {target.shape}, is larger than its kspace, {kspace.shape}")
+        raise ValueError(f"its reconstruction_rss {target.shape} is larger than its kspace {kspace.shape}")
     maximum = float(file.attrs["max"])
     if not (math.isfinite(maximum) and maximum > 0):
         raise ValueError(f"its attribute max is {maximum}")
@@ -214,16 +215,16 @@ def _describe(path: Path, file: Any) -> Volume:
 
 
 def _acquired(header: bytes, columns: int) -> tuple[int, int]:
-    """Return the columns between the zeros that the scanner filled up to its matrix with."""
+    """Return the range of acquired columns; the scanner pads the others with zeros."""
     text = header.decode()
     encoded = re.search(r"<encodedSpace>.*?<matrixSize>.*?<y>\s*(\d+)\s*</y>", text, re.DOTALL)
     limits = re.search(r"<kspace_encoding_step_1>(.*?)</kspace_encoding_step_1>", text, re.DOTALL)
-    inside = limits.group(1) if limits else ""
-    last, centre = (re.search(rf"<{name}>\s*(\d+)\s*<", inside) for name in ("maximum", "center"))
+    text = limits.group(1) if limits else ""
+    last, centre = (re.search(rf"<{name}>\s*(\d+)\s*<", text) for name in ("maximum", "center"))
     if not (encoded and last and centre):
-        raise ValueError("its ismrmrd_header does not say encodedSpace and kspace_encoding_step_1")
+        raise ValueError("its ismrmrd_header has no encodedSpace or no kspace_encoding_step_1")
     first = int(encoded.group(1)) // 2 - int(centre.group(1))
     end = first + int(last.group(1)) + 1
     if not 0 <= first < end <= columns:
-        raise ValueError(f"its ismrmrd_header says columns {first} to {end} of {columns}")
+        raise ValueError(f"its ismrmrd_header has columns {first} to {end} of {columns}")
     return first, end

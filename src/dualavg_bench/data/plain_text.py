@@ -1,7 +1,7 @@
-"""Running text in `{train,valid,test}.txt`, one paragraph a line, as examples for masked language modeling.
+"""Text in `{train,valid,test}.txt`, one paragraph per line, as examples for masked language modeling.
 
-Text becomes tokens by a byte-level BPE that is learnt from the training text alone. It can spell any text,
-and no text can spell the five special tokens: they come before the BPE's own numbers.
+The tokens come from a byte-level BPE that is learnt from the training text alone. It can encode any text. No
+text contains the five special tokens: their numbers come before those of the BPE.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualavg_bench.data.reading import folder_of, lines, reading
+from dualavg_bench.data import byte_pairs
+from dualavg_bench.data.reading import find_folder, read_lines, reading
 from dualavg_bench.recipe import Splits
 
 if TYPE_CHECKING:
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
 
 START, PAD, END, UNKNOWN, MASK = range(5)  # in the order of fairseq's and transformers' RoBERTa
 SPECIAL = 5
-HIDDEN = 0.15  # of an example's tokens
-AS_MASK, AS_RANDOM = 0.8, 0.1  # of the hidden ones; the others stay as they are
-CHUNK = 10_000  # lines that are encoded at a time
-EXPECTED = "UTF-8 text, one paragraph a line, beside the other two of {train,valid,test}.txt"
+HIDDEN = 0.15  # fraction of an example's tokens
+AS_MASK, AS_RANDOM = 0.8, 0.1  # fractions of the hidden tokens; the rest is unchanged
+CHUNK = 10_000  # lines encoded at a time
+EXPECTED = "UTF-8 text, one paragraph per line, in each of {train,valid,test}.txt"
 OFFICIAL = (
-    "write Wikipedia's articles (https://dumps.wikimedia.org) and BookCorpus' books "
-    "(https://huggingface.co/datasets/bookcorpus/bookcorpus) there in this form"
+    "get Wikipedia's articles from https://dumps.wikimedia.org and BookCorpus from "
+    "https://huggingface.co/datasets/bookcorpus/bookcorpus and write them in this format"
 )
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
 class Masked:
-    """Examples of whole lines: `<s>`, then lines, each with `</s>` after it; some of their tokens hidden.
+    """Examples of complete lines, `<s>` and then each line with `</s>` after it, with some tokens hidden.
 
-    Of an example's tokens, 15% are hidden: eight in ten of them become `<mask>`, one a token drawn from all,
-    one stays. `rng` hides others at every step; without it, an example's number decides, whatever the batch.
+    15% of an example's tokens are hidden: of these 80% become `<mask>`, 10% a random token, 10% stay. `rng`
+    chooses them anew at every step; without it, the choice depends on the example's number alone.
 
     Args:
-        tokens: the lines, one after the other, each with its `</s>`.
-        breaks: where in `tokens` examples begin, and where the last one ends.
-        bpe: what the tokens were made by.
+        tokens: all lines, each with its `</s>`.
+        breaks: the positions in `tokens` where examples begin, and where the last one ends.
+        bpe: the encoding of the tokens.
     """
 
     def __init__(self, tokens: Tensor, breaks: Tensor, bpe: "Tokenizer") -> None:
@@ -55,43 +56,42 @@ class Masked:
         return len(self.breaks) - 1
 
     def example(self, i: int) -> Tensor:
-        """Return the tokens of an example, none of them hidden."""
+        """Return the tokens of an example, with none hidden."""
         begin, end = self.breaks[i : i + 2].tolist()
         return torch.cat([torch.tensor([START]), self.tokens[begin:end].long()])
 
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:
-        """Return padded tokens (n, longest), the places of hidden ones in them laid flat, and the truth."""
+        """Return padded tokens (n, longest), the hidden positions in the flattened tokens, and the truth."""
         truths = [self.example(i) for i in indices.tolist()]
         longest = max(map(len, truths))
-        shown, places = [], []
+        inputs, positions = [], []
         for row, (i, truth) in enumerate(zip(indices.tolist(), truths, strict=True)):
-            own = torch.Generator().manual_seed(i) if rng is None else rng
-            tokens, hidden = self._hide(truth, own)
-            shown.append(tokens)
-            places.append(row * longest + hidden)
-        where = torch.cat(places)
-        return _padded(shown), where, _padded(truths).flatten()[where]
+            tokens, hidden = self._hide(truth, torch.Generator().manual_seed(i) if rng is None else rng)
+            inputs.append(tokens)
+            positions.append(row * longest + hidden)
+        hidden = torch.cat(positions)
+        return _padded(inputs), hidden, _padded(truths).flatten()[hidden]
 
     def text(self, tokens: Tensor) -> str:
-        """Return what tokens spell; special ones are left out."""
+        """Decode tokens, without the special ones."""
         return str(self.bpe.decode([token - SPECIAL for token in tokens.tolist() if token >= SPECIAL]))
 
-    def with_gaps(self, i: int, places: Tensor) -> str:
-        """Return the text of an example, with gaps at `places`, which are in order."""
-        *pieces, last = self.example(i).tensor_split((places + 1).tolist())
+    def with_gaps(self, i: int, positions: Tensor) -> str:
+        """Return the text of an example with gaps at the sorted `positions`."""
+        *pieces, last = self.example(i).tensor_split((positions + 1).tolist())
         return " [masked]".join([*(self.text(piece[:-1]) for piece in pieces), self.text(last)])
 
     def _hide(self, truth: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         candidates = (truth >= SPECIAL).nonzero().flatten()
         order = torch.rand(len(candidates), generator=rng).argsort()
-        # Rounded up or down by chance, as fairseq does; never none, whose mean loss would be no number.
+        # Randomly rounded up or down, as in fairseq; at least one, because the mean loss of none is nan.
         count = int(HIDDEN * len(candidates) + torch.rand((), generator=rng).item())
         hidden = candidates[order[: max(1, count)]]
-        fate = torch.rand(len(hidden), generator=rng)
+        uniform = torch.rand(len(hidden), generator=rng)
         drawn = torch.randint(SPECIAL, self.vocabulary, (len(hidden),), generator=rng)
-        replaced = torch.where(fate < AS_MASK + AS_RANDOM, drawn, truth[hidden])
+        replaced = torch.where(uniform < AS_MASK + AS_RANDOM, drawn, truth[hidden])
         tokens = truth.clone()
-        tokens[hidden] = torch.where(fate < AS_MASK, MASK, replaced)
+        tokens[hidden] = torch.where(uniform < AS_MASK, MASK, replaced)
         return tokens, hidden
 
 
@@ -114,49 +114,35 @@ def load(
     """Read the splits, learn the BPE from the training lines, and pack lines into examples.
 
     Args:
-        folder: the folder with the three files, or the folder that it is in.
-        name: what the folder with the three files is called.
-        length: most tokens of an example, `<s>` and `</s>` among them.
-        vocabulary: how many tokens there are, at most, the five special ones and the 256 bytes among them.
-        one_in: read one training line in so many, where all would take too long.
-        least_bytes: refuse a training text that is shorter.
-        valid_examples: keep only so many examples of the validation text, from its start; all if None.
-        test_examples: the same of the test text.
-        source: where the data set can be had, for messages.
+        folder: the folder with the three files, or its parent folder.
+        name: name of the folder with the three files.
+        length: maximum number of tokens of an example, including `<s>` and `</s>`.
+        vocabulary: maximum number of tokens, including the five special ones and the 256 bytes.
+        one_in: read only one training line in `one_in`, to save time.
+        least_bytes: refuse a shorter training text.
+        valid_examples: use only the first examples of the validation text; all if None.
+        test_examples: the same for the test text.
+        source: where to get the data set, for error messages.
     """
-    inner = folder_of(folder, name, "train.txt", EXPECTED, source)
+    inner = find_folder(folder, name, "train.txt", EXPECTED, source)
     with reading(path := inner / "train.txt", EXPECTED, source):
         size = path.stat().st_size
     if size < least_bytes:
-        raise ValueError(f"{path} has {size:,} bytes where {least_bytes:,} at least were expected; {source}.")
-    bpe = _learn(islice(_lines(inner, "train", source), 0, None, one_in), vocabulary)
-    wanted = {"train": (one_in, None), "valid": (1, valid_examples), "test": (1, test_examples)}
+        raise ValueError(f"{path} has {size:,} bytes, expected at least {least_bytes:,}; {source}.")
+    training = islice(_lines(inner, "train", source), 0, None, one_in)
+    bpe = byte_pairs.learn(training, vocabulary - SPECIAL, prefix_space=False)
+    selected = {"train": (one_in, None), "valid": (1, valid_examples), "test": (1, test_examples)}
     return Splits(
         **{
             split: _pack(bpe, islice(_lines(inner, split, source), 0, None, step), length, limit)
-            for split, (step, limit) in wanted.items()
+            for split, (step, limit) in selected.items()
         }
     )
 
 
-def _learn(lines: Iterator[str], vocabulary: int) -> "Tokenizer":
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - SPECIAL,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(lines, trainer)
-    return bpe
-
-
 def _pack(bpe: "Tokenizer", lines: Iterator[str], length: int, limit: int | None) -> Masked:
-    """Fill each example with whole lines while they fit; only a line that never fits is cut."""
-    room = length - 1  # beside <s>
+    """Fill each example with complete lines. Only a line that is longer than an example is cut."""
+    room = length - 1  # without <s>
     parts: list[NDArray[np.int32]] = []
     breaks, used, end = [0], 0, 0
     for line in _encoded(bpe, lines):
@@ -173,7 +159,7 @@ def _pack(bpe: "Tokenizer", lines: Iterator[str], length: int, limit: int | None
 
 
 def _pieces(size: int, room: int) -> list[int]:
-    """Cut a line into pieces that fit; the last has a token beside `</s>`, which alone cannot be hidden."""
+    """Return the sizes of a line's pieces. None is a lone `</s>`, which would have no token to hide."""
     sizes = [min(room, size - begin) for begin in range(0, size, room)]
     if sizes[-1] == 1 and len(sizes) > 1:
         sizes[-2:] = [room - 1, 2]
@@ -187,5 +173,5 @@ def _encoded(bpe: "Tokenizer", lines: Iterator[str]) -> Iterator[NDArray[np.int3
 
 
 def _lines(folder: Path, split: str, source: str) -> Iterator[str]:
-    """Lines that have something in them."""
-    return filter(None, map(str.strip, lines(folder / f"{split}.txt", EXPECTED, source)))
+    """Yield the lines that are not blank, stripped."""
+    return filter(None, map(str.strip, read_lines(folder / f"{split}.txt", EXPECTED, source)))

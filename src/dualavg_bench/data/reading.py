@@ -1,6 +1,6 @@
-"""What data modules say of files that are missing, cannot be read, or are not what they should be.
+"""Error messages for data files that are missing, unreadable or malformed.
 
-A sentence each: the path, what was expected there, and where it can be had.
+Each is one line: the path, what was expected there, and where to get it.
 """
 
 import contextlib
@@ -11,54 +11,59 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def reading(path: Path | str, expected: str, source: str) -> Iterator[None]:
-    """Make a sentence about `path` of whatever goes wrong in the block.
+    """Turn any error in the block into a one-line error about `path`.
 
     Args:
-        path: what is read.
-        expected: what it should be.
-        source: where it can be had.
+        path: the file or folder that the block reads.
+        expected: what should be there.
+        source: where to get it.
     """
     try:
         yield
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: {expected}, was expected; {source}.") from None
-    except Exception as error:  # a spoilt file can raise anything, on several lines
+        raise missing(path, expected, source) from None
+    except Exception as error:  # a malformed file can raise anything, on several lines
         number = error.errno if isinstance(error, OSError) else None
-        if number:  # the system's; libraries raise OSError for what they cannot understand, too
+        if number:  # from the system; libraries also raise OSError, without a number, for malformed files
             raise ValueError(
-                f"{path} cannot be read ({os.strerror(number)}): {expected}, was expected; {source}."
+                f"{path} cannot be read ({os.strerror(number)}): expected {expected}; {source}."
             ) from error
         raise ValueError(f"{path} is not {expected} ({' '.join(str(error).split())}); {source}.") from error
 
 
-def folder_of(folder: Path, name: str, first: str, expected: str, source: str) -> Path:
-    """Return the folder `name` in `folder`, or `folder` itself if `first`, which must be there, is in it."""
+def missing(path: Path | str, expected: str, source: str) -> FileNotFoundError:
+    """Return the error for a file or folder that does not exist."""
+    return FileNotFoundError(f"{path} is missing: expected {expected}; {source}.")
+
+
+def find_folder(folder: Path, name: str, file: str, expected: str, source: str) -> Path:
+    """Return `folder / name` if it exists, or `folder` itself if it contains `file`."""
     inner = folder / name
-    for place, sign in ((inner, inner), (folder, folder / first)):
-        with reading(sign, expected, source), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            sign.stat()
-            return place
+    for found, evidence in ((inner, inner), (folder, folder / file)):
+        with reading(evidence, expected, source), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            evidence.stat()
+            return found
     raise FileNotFoundError(
-        f"{folder / first} is missing, and so is the folder {inner}: {expected}, was expected; {source}."
+        f"{folder / file} is missing, and so is the folder {inner}: expected {expected}; {source}."
     )
 
 
-def check_count(where: Path, what: str, found: int, expected: int, source: str) -> None:
-    """Refuse data of which there is another number than there must be."""
+def check_count(path: Path, unit: str, found: int, expected: int, source: str) -> None:
+    """Raise if `path` holds the wrong number of `unit`."""
     if found != expected:
-        raise ValueError(f"{where} has {found:,} {what} where {expected:,} were expected; {source}.")
+        raise ValueError(f"{path} has {found:,} {unit}, expected {expected:,}; {source}.")
 
 
-def lines(path: Path, expected: str, source: str) -> Iterator[str]:
-    """Yield the lines of a text in UTF-8, their ends included; a text must have some, and all of the last."""
+def read_lines(path: Path, expected: str, source: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text with their newlines. Refuse blank texts and a last line without one."""
     with reading(path, expected, source), path.open("rb") as raw:
         size = raw.seek(0, os.SEEK_END)
         raw.seek(max(0, size - 1))
         last = raw.read()
     if last not in (b"", b"\n"):
         raise ValueError(
-            f"{path} does not end with an end of line, and was probably cut short; if it is whole, add one: "
-            f"{expected}, was expected; {source}."
+            f"{path} does not end with a newline and was probably cut short; if it is complete, add one: "
+            f"expected {expected}; {source}."
         )
     blank = True
     with reading(path, expected, source), path.open(encoding="utf-8", newline="\n") as file:
@@ -66,4 +71,4 @@ def lines(path: Path, expected: str, source: str) -> Iterator[str]:
             blank = blank and not line.strip()
             yield line
     if blank:
-        raise ValueError(f"{path} is empty: {expected}, was expected; {source}.")
+        raise ValueError(f"{path} is empty: expected {expected}; {source}.")

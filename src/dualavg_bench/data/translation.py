@@ -1,4 +1,4 @@
-"""Sentence pairs as `{train,valid,test}.{de,en}`, one sentence a line, and the pieces they are cut into."""
+"""Sentence pairs in `{train,valid,test}.{de,en}`, one sentence per line, encoded by BPE."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,71 +9,59 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualavg_bench.data.reading import check_count, folder_of, lines
+from dualavg_bench.data import byte_pairs
+from dualavg_bench.data.reading import check_count, find_folder, read_lines
 from dualavg_bench.recipe import Splits
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # numbered as in fairseq's dictionaries
 PAD, END = 1, 2
 LANGUAGES = ("de", "en")
-EXPECTED = "UTF-8 text, one sentence a line, beside the others of {train,valid,test}.{de,en}"
-MULTIPLE = 8  # sentences of a batch, where there are that many: fairseq's default
+EXPECTED = "UTF-8 text, one sentence per line, in each of {train,valid,test}.{de,en}"
+MULTIPLE = 8  # batches of at least 8 sentences have a multiple of 8: fairseq's default
 OFFICIAL = (
-    "prepare-iwslt14.sh of https://github.com/facebookresearch/fairseq/tree/main/examples/translation writes "
-    "IWSLT'14 to iwslt14.tokenized.de-en/tmp, https://tatoeba.org/en/downloads has other sentences"
+    "for IWSLT'14, run prepare-iwslt14.sh of "
+    "https://github.com/facebookresearch/fairseq/tree/main/examples/translation, which writes "
+    "iwslt14.tokenized.de-en/tmp; other sentence pairs are at https://tatoeba.org/en/downloads"
 )
-
 
 Rows = list[list[int]]  # the pieces of each sentence
 
 
 class Vocabulary:
-    """Pieces of words, learnt from `sentences` by byte-pair encoding; any text can be written in them."""
+    """A byte-pair encoding, learnt from `sentences`; any text can be encoded."""
 
     def __init__(self, sentences: Iterable[str], size: int) -> None:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-        trainer = trainers.BpeTrainer(
-            vocab_size=size,
-            special_tokens=list(SPECIAL),
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        )
-        self._pieces = Tokenizer(models.BPE())
-        # A space before the first word too, so that a word is written alike wherever it stands.
-        self._pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        self._pieces.decoder = decoders.ByteLevel()
-        self._pieces.train_from_iterator(sentences, trainer)
-        self._pieces.encode_special_tokens = True  # "</s>" in a sentence is four letters, not its end
+        self._bpe = byte_pairs.learn(sentences, size, prefix_space=True, special=SPECIAL)
 
     def __len__(self) -> int:
-        """Return the number of pieces, the special ones included."""
-        return int(self._pieces.get_vocab_size())
+        """Return the number of pieces, including the special ones."""
+        return int(self._bpe.get_vocab_size())
 
     def encode(self, sentences: Sequence[str]) -> Rows:
         """Return the numbers of each sentence's pieces, with END at the end."""
-        encoded = self._pieces.encode_batch(list(sentences), add_special_tokens=False)
+        encoded = self._bpe.encode_batch(list(sentences), add_special_tokens=False)
         return [[*one.ids, END] for one in encoded]
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Return the sentences; whatever is special is left out."""
-        return [str(self._pieces.decode(list(row))).removeprefix(" ") for row in rows]
+        """Return the sentences, without special pieces."""
+        return [str(self._bpe.decode(list(row))).removeprefix(" ") for row in rows]
 
 
 class Batch(TypedDict):
-    """Sentences as numbers, (n, longest) with PAD behind the shorter ones, and as text."""
+    """Sentence pairs as numbers (n, longest), padded at the end with PAD, and as text."""
 
     source: Tensor
     target: Tensor
     given: list[str]
     wanted: list[str]
-    vocabulary: Vocabulary  # of the target
+    vocabulary: Vocabulary  # of the target language
 
 
 class Pairs:
-    """Sentence pairs, grouped by length: an example is a whole batch of at most `tokens`, padding included.
+    """Sentence pairs, grouped by length: one example is a batch of at most `tokens` tokens with padding.
 
-    Tokens are counted as fairseq's --max-tokens does: sentences times the longest of all of them, German or
-    English. The groups are fixed; who reads them shuffles their order.
+    Tokens are counted as fairseq's --max-tokens counts them: the number of sentences times the longest of
+    them, German or English. The groups are fixed; training shuffles their order.
     """
 
     def __init__(
@@ -94,11 +82,11 @@ class Pairs:
         return len(self.groups)
 
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:  # noqa: ARG002
-        """Return the batches at `indices`, padded together as one."""
+        """Return the batches at `indices` as one batch."""
         return self.pick([number for i in indices.tolist() for number in self.groups[i]])
 
     def pick(self, numbers: Sequence[int]) -> Batch:
-        """Return the sentences of these lines of the files, counted from 0."""
+        """Return the sentence pairs of these lines of the files, counted from 0."""
         return Batch(
             source=_padded([self.source[i] for i in numbers]),
             target=_padded([self.target[i] for i in numbers]),
@@ -119,32 +107,33 @@ def load(
     test_pairs: int | None = None,
     source: str = OFFICIAL,
 ) -> Splits:
-    """Read the splits; both vocabularies are learnt from the training text alone.
+    """Read the splits. Both vocabularies are learnt from the training text alone.
 
     Args:
-        folder: the folder with the six files, or the folder that it is in.
-        name: what the folder with the six files is called.
+        folder: the folder with the six files, or its parent folder.
+        name: name of the folder with the six files.
         pieces: sizes of the German and the English vocabulary.
-        tokens: of a batch, at most.
-        pairs: how many there must be for training, validation and test; any number if None.
-        valid_pairs: read only so many pairs of the validation files, from their start; all if None.
-        test_pairs: the same of the test files.
-        source: where the data set can be had, for messages.
+        tokens: maximum number of tokens of a batch.
+        pairs: required numbers of pairs for training, validation and test; any if None.
+        valid_pairs: use only the first pairs of the validation files; all if None.
+        test_pairs: the same for the test files.
+        source: where to get the data set, for error messages.
     """
-    inner = folder_of(folder, name, "train.de", EXPECTED, source)
+    inner = find_folder(folder, name, "train.de", EXPECTED, source)
     limits = {"train": None, "valid": valid_pairs, "test": test_pairs}
     texts = {split: _read_pair(inner, split, source) for split in limits}
-    for split, count in zip(limits, pairs or (), strict=False):
-        check_count(inner / f"{split}.de", "sentences", len(texts[split][0]), count, source)
+    if pairs is not None:
+        for split, count in zip(limits, pairs, strict=True):
+            check_count(inner / f"{split}.de", "sentences", len(texts[split][0]), count, source)
     german, english = (Vocabulary(side, size) for side, size in zip(texts["train"], pieces, strict=True))
-    made = {}
+    splits = {}
     for split, sides in texts.items():
         given, wanted = (side[: limits[split]] for side in sides)
         rows = german.encode(given), english.encode(wanted)
         for language, side in zip(LANGUAGES, rows, strict=True):
             _check_longest(inner / f"{split}.{language}", side, tokens, source)
-        made[split] = Pairs(given, wanted, *rows, english, tokens)
-    return Splits(**made)
+        splits[split] = Pairs(given, wanted, *rows, english, tokens)
+    return Splits(**splits)
 
 
 def _read_pair(folder: Path, split: str, source: str) -> tuple[list[str], list[str]]:
@@ -152,16 +141,16 @@ def _read_pair(folder: Path, split: str, source: str) -> tuple[list[str], list[s
     given, wanted = (_read(path, source) for path in paths)
     if len(given) != len(wanted):
         raise ValueError(
-            f"{paths[0]} has {len(given):,} sentences and {paths[1]} {len(wanted):,}, where as many were "
-            f"expected in both; {source}."
+            f"{paths[0]} has {len(given):,} sentences and {paths[1]} has {len(wanted):,}, expected the same "
+            f"number in both; {source}."
         )
     return given, wanted
 
 
 def _read(path: Path, source: str) -> list[str]:
-    sentences = [line.strip() for line in lines(path, EXPECTED, source)]
+    sentences = [line.strip() for line in read_lines(path, EXPECTED, source)]
     if any("@@ " in sentence for sentence in sentences):
-        raise ValueError(f"{path} is cut into pieces ('@@ ') where whole words were expected; {source}.")
+        raise ValueError(f"{path} is split into BPE pieces ('@@ '), expected complete words; {source}.")
     return sentences
 
 
@@ -169,13 +158,13 @@ def _check_longest(path: Path, rows: Rows, tokens: int, source: str) -> None:
     lengths = [len(row) for row in rows]
     if (longest := max(lengths)) > tokens:
         raise ValueError(
-            f"{path} has {longest:,} tokens in line {lengths.index(longest) + 1} where {tokens:,} at most, a "
-            f"whole batch, were expected: take this pair out of both files, or other sentences; {source}."
+            f"{path} has {longest:,} tokens in line {lengths.index(longest) + 1}, more than a batch of "
+            f"{tokens:,}: remove this pair from both files, or use other sentences; {source}."
         )
 
 
 def _grouped(lengths: NDArray[np.int64], tokens: int) -> list[list[int]]:
-    """Return the batches; `lengths` has a row for each language."""
+    """Return the sentence numbers of each batch; `lengths` has one row per language."""
     size = lengths.max(axis=0).tolist()
     groups: list[list[int]] = []
     current: list[int] = []
@@ -192,7 +181,5 @@ def _grouped(lengths: NDArray[np.int64], tokens: int) -> list[list[int]]:
 
 
 def _padded(rows: Rows) -> Tensor:
-    padded = torch.full((len(rows), max(map(len, rows))), PAD)
-    for line, row in zip(padded, rows, strict=True):
-        line[: len(row)] = torch.tensor(row)
-    return padded
+    tensors = [torch.tensor(row) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)

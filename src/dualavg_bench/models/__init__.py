@@ -1,1 +1,1 @@
-"""Networks that recipes are made of: thin layers over transformers, and what no library keeps."""
+"""Networks of the recipes: thin layers over transformers, and those that no library has."""

@@ -1,4 +1,4 @@
-"""RoBERTa for masked language modeling, of transformers, that scores hidden tokens alone."""
+"""RoBERTa for masked language modeling, from transformers, with logits for the hidden tokens only."""
 
 import math
 
@@ -8,14 +8,14 @@ from dualavg_bench.data.plain_text import END, PAD, START
 
 
 class MaskedLM(nn.Module):
-    """RoBERTa whose last layer, as wide as the vocabulary, is applied where tokens are hidden, nowhere else.
+    """RoBERTa that applies its last layer, as wide as the vocabulary, only where tokens are hidden.
 
     Args:
         vocabulary: number of tokens.
-        length: longest input.
+        length: maximum length of the input.
         width: of embeddings and layers.
-        layers: how many.
-        heads: attention heads of a layer.
+        layers: number of layers.
+        heads: attention heads per layer.
         dropout: of embeddings and each residual branch.
         attention_dropout: of attention weights.
 
@@ -27,7 +27,7 @@ class MaskedLM(nn.Module):
 
     References:
         Liu et al., "RoBERTa", 2019, arXiv:1907.11692; fairseq's roberta_base: width 768, hidden 3072, 12
-        layers, 12 heads, norm after each branch. transformers adds an embedding of the one type of tokens.
+        layers, 12 heads, norm after each branch. transformers adds an embedding of the single token type.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class MaskedLM(nn.Module):
             num_attention_heads=heads,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=attention_dropout,
-            max_position_embeddings=length + PAD + 1,  # positions are counted from after padding's number
+            max_position_embeddings=length + PAD + 1,  # positions are counted from PAD + 1
             type_vocab_size=1,
             layer_norm_eps=1e-5,
-            initializer_range=0.02 * math.sqrt(768 / width),  # narrow sums are no smaller than wide ones
+            initializer_range=0.02 * math.sqrt(768 / width),  # keeps the size of sums over inputs
             bos_token_id=START,
             pad_token_id=PAD,
             eos_token_id=END,
             use_cache=False,
         )
         self.network = RobertaForMaskedLM(config)  # type: ignore[no-untyped-call]
-        self.network.lm_head.dense.reset_parameters()  # the one layer that fairseq leaves to torch
+        self.network.lm_head.dense.reset_parameters()  # fairseq uses torch's initialisation here
 
-    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Return the logits (m, vocabulary) at m `places` of `tokens` (n, time) laid flat."""
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Return the logits (m, vocabulary) at m `positions` in the flattened `tokens` (n, time)."""
         states = self.network.roberta(tokens, attention_mask=tokens != PAD).last_hidden_state
-        logits: Tensor = self.network.lm_head(states.flatten(0, 1)[places])
+        logits: Tensor = self.network.lm_head(states.flatten(0, 1)[positions])
         return logits

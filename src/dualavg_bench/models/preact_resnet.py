@@ -1,4 +1,4 @@
-"""Residual networks with pre-activation, for images of 32x32 pixels."""
+"""Pre-activation residual networks for images of 32x32 pixels."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,11 @@ class Basic(nn.Module):
         super().__init__()
         self.norm1, self.conv1 = nn.BatchNorm2d(inputs), _conv(inputs, width, 3, stride)
         self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3)
-        same = stride == 1 and inputs == width
-        self.shortcut = None if same else _conv(inputs, width, 1, stride)
+        identity = stride == 1 and inputs == width
+        self.shortcut = None if identity else _conv(inputs, width, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x + F(x); a shortcut that is not the identity starts after the first norm and ReLU."""
+        """Return x + F(x). A shortcut with a convolution starts after the first norm and ReLU."""
         y = F.relu(self.norm1(x))
         x = x if self.shortcut is None else self.shortcut(y)
         y = self.conv1(y)
@@ -31,7 +31,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, each after its norm and ReLU; the last has four times the channels."""
+    """1x1, 3x3 and 1x1 convolutions, each after its norm and ReLU. The last has four times the channels."""
 
     expansion = 4
 
@@ -41,11 +41,11 @@ class Bottleneck(nn.Module):
         self.norm1, self.conv1 = nn.BatchNorm2d(inputs), _conv(inputs, width, 1)
         self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3, stride)
         self.norm3, self.conv3 = nn.BatchNorm2d(width), _conv(width, outputs, 1)
-        same = stride == 1 and inputs == outputs
-        self.shortcut = None if same else _conv(inputs, outputs, 1, stride)
+        identity = stride == 1 and inputs == outputs
+        self.shortcut = None if identity else _conv(inputs, outputs, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x + F(x); a shortcut that is not the identity starts after the first norm and ReLU."""
+        """Return x + F(x). A shortcut with a convolution starts after the first norm and ReLU."""
         y = F.relu(self.norm1(x))
         x = x if self.shortcut is None else self.shortcut(y)
         y = self.conv1(y)
@@ -58,10 +58,10 @@ class PreActResNet(nn.Module):
 
     Args:
         block: `Basic` or `Bottleneck`.
-        blocks: how many of them each stage has.
-        width: channels of the first stage; each further stage has twice as many at half the resolution.
-        classes: outputs.
-        stem_stride: 2 halves the resolution at once, for networks that must be fast.
+        blocks: number of blocks in each stage.
+        width: channels of the first stage; each later stage has twice as many at half the resolution.
+        classes: number of outputs.
+        stem_stride: 2 halves the resolution in the stem, for speed.
 
     Examples:
         >>> import torch
@@ -70,7 +70,7 @@ class PreActResNet(nn.Module):
 
     References:
         He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", 2016, arXiv:1603.05027. The
-        last norm and ReLU are theirs; a popular public PreAct ResNet for CIFAR leaves them out.
+        last norm and ReLU are from the paper; a popular PreAct ResNet for CIFAR omits them.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class PreActResNet(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the classes' logits."""
+        """Return the logits of the classes."""
         x = F.relu(self.norm(self.blocks(self.stem(x))))
         return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 def preact_resnet152(classes: int = 10) -> PreActResNet:
-    """Make the paper's network for CIFAR-10: 3, 8, 36 and 3 bottlenecks, about 58M parameters."""
+    """Return the paper's network for CIFAR-10: 3, 8, 36 and 3 bottlenecks, about 58M parameters."""
     return PreActResNet(Bottleneck, [3, 8, 36, 3], classes=classes)

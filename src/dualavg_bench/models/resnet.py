@@ -1,4 +1,4 @@
-"""Residual networks for ImageNet: transformers', whose parts and initialisation are torchvision's."""
+"""Residual networks for ImageNet, from transformers; layers and initialisation are torchvision's."""
 
 from collections.abc import Sequence
 
@@ -6,17 +6,17 @@ from torch import Tensor, nn
 
 
 class ResNet(nn.Module):
-    """Residual network that returns logits: a 7x7 stem, a maximum, stages of blocks, mean, linear layer.
+    """Residual network that returns logits: a 7x7 stem, max pooling, stages of blocks, mean, linear layer.
 
-    Where a bottleneck halves the resolution, its 3x3 convolution does ("v1.5", torchvision's).
+    A bottleneck halves the resolution in its 3x3 convolution ("v1.5", as torchvision does).
 
     Args:
         layers: "basic", two 3x3 convolutions, or "bottleneck", 1x1, 3x3 and 1x1.
-        depths: how many blocks each stage has.
-        widths: channels that leave each stage; the first stage works at a quarter of the resolution, each
-            further one at half of the one before.
-        stem: channels that leave the stem.
-        classes: outputs.
+        depths: number of blocks in each stage.
+        widths: output channels of each stage. The first stage works at a quarter of the resolution, each
+            later one at half of the previous.
+        stem: output channels of the stem.
+        classes: number of outputs.
 
     Examples:
         >>> import torch
@@ -44,10 +44,10 @@ class ResNet(nn.Module):
         self.network = ResNetForImageClassification(config)  # type: ignore[no-untyped-call]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the classes' logits."""
+        """Return the logits of the classes."""
         return self.network(pixel_values=images).logits  # type: ignore[no-any-return]
 
 
 def resnet50(classes: int = 1000) -> ResNet:
-    """Make the paper's network for ImageNet: 3, 4, 6 and 3 bottlenecks, 25,557,032 parameters."""
+    """Return the paper's network for ImageNet: 3, 4, 6 and 3 bottlenecks, 25,557,032 parameters."""
     return ResNet("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], classes=classes)

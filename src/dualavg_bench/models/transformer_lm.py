@@ -1,4 +1,4 @@
-"""A decoder-only transformer language model: transformers' XGLM, configured as fairseq's transformer_lm."""
+"""A decoder-only transformer language model: XGLM from transformers, set up as fairseq's transformer_lm."""
 
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,16 @@ def transformer_lm(
     hidden: int | None = None,
     dropout: float = 0.1,
 ) -> "XGLMForCausalLM":
-    """Make a pre-norm transformer whose input embeddings are its output layer too; positions are sinusoidal.
+    """Return a pre-norm transformer with sinusoidal positions, whose output layer is its input embeddings.
 
     Args:
         vocabulary: number of words.
-        length: longest input.
+        length: maximum length of the input.
         width: of embeddings and layers.
-        layers: how many.
-        heads: attention heads of a layer.
-        hidden: width of a layer's ReLU network; four times `width` unless given.
-        dropout: of the embeddings and each residual branch; fairseq has none of attention and activations.
+        layers: number of layers.
+        heads: attention heads per layer.
+        hidden: width of a layer's feed-forward network; default four times `width`.
+        dropout: of the embeddings and each residual branch; fairseq has none on attention and activations.
 
     Examples:
         >>> import torch
@@ -54,24 +54,24 @@ def transformer_lm(
         scale_embedding=True,
         tie_word_embeddings=True,
         use_cache=False,
-        # Every word of ours is a word: none stands for padding, the start or the end.
+        # No word of the vocabulary means padding, start or end.
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
     )
     model = XGLMForCausalLM(config)  # type: ignore[no-untyped-call]
-    _start_as_fairseq(model)
+    _initialise_as_fairseq(model)
     return model
 
 
-def _start_as_fairseq(model: "XGLMForCausalLM") -> None:
-    """Draw the weights as fairseq of 2020 does: torch's own linear layers but for attention."""
+def _initialise_as_fairseq(model: "XGLMForCausalLM") -> None:
+    """Initialise as fairseq did in 2020: linear layers as in torch, except for attention."""
     nn.init.normal_(model.model.embed_tokens.weight, std=model.config.d_model**-0.5)
     for layer in model.model.layers:
         attention = layer.self_attn
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj, layer.fc1, layer.fc2):
             linear.reset_parameters()
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
-            nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)  # as if they were one matrix
+            nn.init.xavier_uniform_(linear.weight, gain=2**-0.5)  # as if q, k and v were one matrix
         nn.init.xavier_uniform_(attention.out_proj.weight)
         nn.init.zeros_(attention.out_proj.bias)

@@ -1,4 +1,4 @@
-"""An encoder-decoder transformer, laid out as fairseq's transformer_iwslt_de_en with norms first."""
+"""An encoder-decoder transformer: fairseq's transformer_iwslt_de_en, with pre-norm."""
 
 from typing import Any
 
@@ -18,20 +18,20 @@ def translator(
     layers: int = 6,
     dropout: float = 0.3,
 ) -> nn.Module:
-    """Return transformers' M2M100, whose blocks are fairseq's, with an encoder vocabulary of its own.
+    """Return M2M100 from transformers, whose layers are fairseq's, with separate vocabularies.
 
     Args:
         source_pieces: size of the encoder's vocabulary.
-        target_pieces: size of the decoder's, whose input embeddings are its output layer too.
+        target_pieces: size of the decoder's vocabulary; its input embeddings are also its output layer.
         width: of embeddings and layers.
-        hidden: width of a block's ReLU network.
-        heads: attention heads of a block.
-        layers: blocks of the encoder, and of the decoder.
-        dropout: of the embeddings and each residual branch; fairseq drops no attention weights here.
+        hidden: width of a layer's feed-forward network.
+        heads: attention heads per layer.
+        layers: number of layers of the encoder, and of the decoder.
+        dropout: of the embeddings and each residual branch; fairseq has none on attention weights here.
 
     References:
         Ott et al., "fairseq", 2019, arXiv:1904.01038, architecture transformer_iwslt_de_en.
-        Wang et al., "Learning deep transformer models", 2019, arXiv:1906.01787: norms before each branch.
+        Wang et al., "Learning deep transformer models", 2019, arXiv:1906.01787: pre-norm.
     """
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
@@ -59,29 +59,31 @@ def translator(
     encoder = model.model.encoder
     shared = encoder.embed_tokens
     encoder.embed_tokens = type(shared)(source_pieces, width, PAD, embed_scale=shared.embed_scale)
-    _start_as_fairseq(model)
+    _initialise_as_fairseq(model)
     return model
 
 
 def logits(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
-    """Return what `model` says of every piece of `target` (n, time), from `source` and the pieces before."""
-    before = torch.cat([torch.full_like(target[:, :1], END), target[:, :-1]], dim=1)
-    made = model(input_ids=source, attention_mask=source.ne(PAD), decoder_input_ids=before, use_cache=False)
-    scores: Tensor = made.logits
+    """Return the logits of every piece of `target` (n, time), given `source` and the previous pieces."""
+    previous = torch.cat([torch.full_like(target[:, :1], END), target[:, :-1]], dim=1)
+    output = model(
+        input_ids=source, attention_mask=source.ne(PAD), decoder_input_ids=previous, use_cache=False
+    )
+    scores: Tensor = output.logits
     return scores
 
 
 def translate(
     model: nn.Module, source: Tensor, *, longest: int, beams: int, length_penalty: float
 ) -> list[list[int]]:
-    """Return the best translation that a beam search finds for each row of `source`.
+    """Return the best translation that beam search finds for each row of `source`.
 
-    As in fairseq a score is divided by length ** length_penalty, END counted, and a sentence is done as soon
-    as there are as many finished translations as beams.
+    As in fairseq, scores are divided by length ** length_penalty, where the length includes END, and the
+    search for a sentence stops when there are as many finished translations as beams.
     """
     from transformers import GenerationConfig
 
-    how = GenerationConfig(  # type: ignore[no-untyped-call]
+    config = GenerationConfig(  # type: ignore[no-untyped-call]
         num_beams=beams,
         length_penalty=length_penalty,
         early_stopping=True,
@@ -92,20 +94,20 @@ def translate(
         decoder_start_token_id=END,
     )
     generate: Any = model.generate
-    rows: list[list[int]] = generate(source, attention_mask=source.ne(PAD), generation_config=how).tolist()
+    rows: list[list[int]] = generate(source, attention_mask=source.ne(PAD), generation_config=config).tolist()
     return rows
 
 
-def _start_as_fairseq(model: nn.Module) -> None:
-    """Draw the weights as fairseq of 2020 does: torch's own linear layers but for attention."""
+def _initialise_as_fairseq(model: nn.Module) -> None:
+    """Initialise as fairseq did in 2020: linear layers as in torch, except for attention."""
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Embedding):
             nn.init.normal_(layer.weight, std=layer.embedding_dim**-0.5)
             nn.init.zeros_(layer.weight[PAD])
-        elif isinstance(layer, nn.Linear) and layer is not model.lm_head:  # that is an embedding
+        elif isinstance(layer, nn.Linear) and layer is not model.lm_head:  # lm_head is an embedding
             layer.reset_parameters()
             if name.endswith(("q_proj", "k_proj", "v_proj")):
-                nn.init.xavier_uniform_(layer.weight, gain=2**-0.5)  # as if they were one matrix
+                nn.init.xavier_uniform_(layer.weight, gain=2**-0.5)  # as if q, k and v were one matrix
             elif name.endswith("out_proj"):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)

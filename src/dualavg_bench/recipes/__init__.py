@@ -4,7 +4,7 @@ import pkgutil
 
 
 def builtin() -> dict[str, str]:
-    """Return the built-in recipes' modules by name, without importing any; each has `recipe(scale)`.
+    """Return the modules of the built-in recipes by name, without importing them. Each has `recipe(scale)`.
 
     Examples:
         >>> builtin()["cifar10"]

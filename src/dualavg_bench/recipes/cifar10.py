@@ -1,18 +1,20 @@
 """CIFAR-10, pre-activation ResNet: Section 4.1, figure 1 (a), and appendix C of the paper.
 
-    dualavg study cifar10                                    # quick: digits as CIFAR, a tiny network
+    dualavg study cifar10                                    # quick: digits in CIFAR's format, a tiny network
     dualavg study cifar10 --scale mini --data DIR            # CIFAR-10, a small network, two cores
     dualavg study cifar10 --scale paper --data DIR           # PreAct ResNet-152, 300 epochs, one GPU
 
 DIR holds `cifar-10-batches-py`, from https://www.cs.toronto.edu/~kriz/cifar.html.
 
-Test accuracy of the paper: MDA 95.58% (its ablation's last row), SGD+M 0.36 points less.
+Test accuracy of the paper: MDA 95.58% (last row of its ablation), SGD+M 0.36 points less.
 Ours, on validation: quick, MDA, SGD+M and Adam about 90% if well tuned; mini, MDA at lr 1, one seed, 67%.
 
-Departures: a tenth of the training images is kept for validation (the paper names no validation set), so
-that an epoch is 351 steps of 128 images, not 391. The crop's padding of 4 is custom; the paper has no number.
-Each 10-fold drop, at epochs 150 and 225, is a straight line over 5 epochs for every optimizer: appendix C has
-the drops for all, Section 2 a line over "a few epochs" for MDA.
+Departures from the paper:
+- A tenth of the training images is used for validation, because the paper names no validation set. An epoch
+  is therefore 351 steps of 128 images, not 391.
+- The random crops pad by 4 pixels, as is usual. The paper gives no number.
+- Each 10-fold drop, at epochs 150 and 225, is linear over 5 epochs, for every optimizer. Appendix C gives the
+  drops for all of them, Section 2 a line over "a few epochs" for MDA.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,17 +34,17 @@ Batch = tuple[Tensor, Tensor]
 
 DECAY = 1e-4
 EPOCHS, BATCH = 300, 128
-IMAGES = (50_000, 10_000)  # of CIFAR-10, for training and for test
+IMAGES = (50_000, 10_000)  # CIFAR-10, training and test
 STEPS_OF_AN_EPOCH = IMAGES[0] * 9 // 10 // BATCH
 
 
 def quick_data(folder: Path) -> Splits:
-    """Return scikit-learn's digits, written to `folder` in CIFAR's format if they are not there yet."""
+    """Return scikit-learn's digits; write them to `folder` in CIFAR's format first if needed."""
     return cifar.load(digits.write(folder), one_in=5, source=SOURCE)
 
 
 def small_network(blocks: tuple[int, ...], width: int) -> nn.Module:
-    """Return a network that works at half the resolution, four times as fast."""
+    """Return a network that works at half the resolution, which is four times as fast."""
     return PreActResNet(Basic, blocks, width=width, stem_stride=2)
 
 
@@ -53,15 +55,15 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
-    """Return loss and accuracy in percent, means over images."""
+    """Return mean loss and accuracy in percent."""
     total = torch.zeros(3, dtype=torch.float64)
     for images, labels in batches:
         logits = model(images).float()
-        wrong = F.cross_entropy(logits, labels, reduction="sum")
-        right = (logits.argmax(dim=1) == labels).sum()
-        total += torch.stack([wrong, right, torch.full_like(wrong, len(labels))]).double().cpu()
-    summed, correct, count = total.tolist()
-    return {"loss": summed / count, "accuracy": 100 * correct / count}
+        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
+        correct = (logits.argmax(dim=1) == labels).sum()
+        total += torch.stack([loss_sum, correct, torch.full_like(loss_sum, len(labels))]).double().cpu()
+    losses, hits, count = total.tolist()
+    return {"loss": losses / count, "accuracy": 100 * hits / count}
 
 
 def recipe(scale: Scale = "quick") -> Recipe:
@@ -76,7 +78,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         paper="Section 4.1, figure 1 (a)",
     )
     if scale == "quick":
-        schedules = ("linear",)  # one, so that the demo takes a few minutes
+        schedules = ("linear",)  # only one, to keep the demo short
         return make(
             data=quick_data,
             model=partial(small_network, (1, 1, 1), 8),
@@ -105,7 +107,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
                 "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (0.0, DECAY), ("stagewise",)),
                 "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0, DECAY), ("stagewise",)),
             },
-            about="CIFAR-10, as much of it as is there; a small pre-activation ResNet, half the resolution.",
+            about="CIFAR-10, all training batches found; a small pre-activation ResNet, half the resolution.",
             expected=140.0,
         )
     return make(
@@ -121,5 +123,5 @@ def recipe(scale: Scale = "quick") -> Recipe:
             "adam": Grid((3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("stagewise",)),
         },
         seeds=Seeds(tune=1, confirm=10),
-        about="CIFAR-10; PreAct ResNet-152, 300 epochs, as the paper's appendix has it.",
+        about="CIFAR-10; PreAct ResNet-152, 300 epochs, as in the paper's appendix.",
     )

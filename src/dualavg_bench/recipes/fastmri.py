@@ -1,19 +1,19 @@
 """fastMRI, end-to-end variational network: Section 4.2, figure 1 (c), and appendix C of the paper.
 
-    dualavg study fastmri                                    # quick: phantoms as fastMRI, a tiny network
-    dualavg study fastmri --scale mini --data DIR            # chests as fastMRI, a small network, two cores
-    dualavg study fastmri --scale paper --data DIR           # knees, 12 cascades, 50 epochs, 8 GPUs or one
+    dualavg study fastmri                                    # quick: simulated phantoms, a tiny network
+    dualavg study fastmri --scale mini --data DIR            # chests, a small network, two cores
+    dualavg study fastmri --scale paper --data DIR           # knees, 12 cascades, 50 epochs, one or 8 GPUs
 
-DIR holds `multicoil_train` and `multicoil_val` of the knees, from https://fastmri.med.nyu.edu/, or, for
-mini, `chest-mri` with an array of 100 magnitudes, of which coils, phase, noise and k-space are simulated.
+DIR holds `multicoil_train` and `multicoil_val` of the knees, from https://fastmri.med.nyu.edu/, or, for mini,
+`chest-mri` with an array of 100 magnitude images, from which coils, phase, noise and k-space are simulated.
 
-SSIM of the paper: a curve, no numbers; MDA slightly above Adam, within a standard error, SGD far below.
-Ours, on validation: quick, two seeds, Adam 0.66, SGD+M 0.65, MDA 0.64; zeros for what was not measured 0.54.
+SSIM of the paper: a curve, no numbers. MDA is slightly above Adam, within a standard error; SGD far below.
+Ours, on validation: quick, two seeds, Adam 0.66, SGD+M 0.65, MDA 0.64; without a network (zero-filled) 0.54.
 
-Departures: the official test set has no reconstructions, so that the 199 validation volumes are halved, by
-patient, into validation and test. "Offset-1" is read as lines of frequency 1 or -1 modulo 4, by chance in
-training, by the file's name else: fastMRI's "magic" mask, 104 of 368 lines with the 16 in the middle. What
-the appendix leaves out is fastMRI's: channels, poolings, the loss 1 - SSIM.
+Departures from the paper:
+- The official test set has no reconstructions; ours is half of the 199 validation volumes, split by patient.
+- We read "Offset-1" as frequencies 1 or -1 modulo 4, random in training, else by file name: fastMRI's "magic"
+  mask, 104 of 368 lines including 16 in the middle. Channels, poolings and the loss 1 - SSIM are fastMRI's.
 """
 
 from collections import defaultdict
@@ -33,19 +33,19 @@ from dualavg_bench.recipe import Grid, Metric, Passage, Picture, Recipe, Scale, 
 
 Batch = dict[str, Tensor]
 
-CENTRE = {"quick": 2, "mini": 6, "paper": 16}  # low-frequency lines, of 48, 128 and about 368
+CENTRE = {"quick": 2, "mini": 6, "paper": 16}  # low-frequency lines, out of 48, 128 and about 368
 EPOCHS, BATCH, SLICES = 50, 8, 34_742  # for training
 STEPS_OF_AN_EPOCH = SLICES // BATCH
 WINDOW, K1, K2 = 7, 0.01, 0.03  # of SSIM
 
 
 def quick_data(folder: Path) -> Splits:
-    """Return phantoms, written to `folder` in fastMRI's format if they are not there yet."""
+    """Return phantoms; write them to `folder` in fastMRI's format first if needed."""
     return fastmri.load(phantoms.write(folder), centre=CENTRE["quick"], keep=True, source=SOURCE)
 
 
 def reconstruct(model: nn.Module, batch: Batch) -> Tensor:
-    """Return what the network makes of the measured lines, as large as the target."""
+    """Return the network's images, cropped to the size of the target."""
     return fastmri.centre_crop(model(batch["kspace"], batch["mask"]), *batch["target"].shape[-2:])
 
 
@@ -55,10 +55,10 @@ def ssim(a: Tensor, b: Tensor, maximum: Tensor) -> Tensor:
     unbiased = WINDOW**2 / (WINDOW**2 - 1)
     c1, c2 = ((k * maximum[:, None, None]) ** 2 for k in (K1, K2))
     mean_a, mean_b = mean(a), mean(b)
-    both = unbiased * (mean(a * b) - mean_a * mean_b)
-    each = unbiased * (mean(a * a) - mean_a**2 + mean(b * b) - mean_b**2)
-    similar = (2 * mean_a * mean_b + c1) * (2 * both + c2)
-    return (similar / ((mean_a**2 + mean_b**2 + c1) * (each + c2))).mean(dim=(-2, -1))
+    covariance = unbiased * (mean(a * b) - mean_a * mean_b)
+    variances = unbiased * (mean(a * a) - mean_a**2 + mean(b * b) - mean_b**2)
+    numerator = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
+    return (numerator / ((mean_a**2 + mean_b**2 + c1) * (variances + c2))).mean(dim=(-2, -1))
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -67,16 +67,16 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
-    """Return the loss, mean over slices, and scikit-image's SSIM, mean over volumes of means over slices."""
+    """Return the mean loss over slices, and scikit-image's SSIM: mean over slices, then over volumes."""
     from skimage.metrics import structural_similarity
 
     losses: list[float] = []
     volumes: dict[int, list[float]] = defaultdict(list)
     for batch in batches:
-        made, target, maximum = reconstruct(model, batch), batch["target"], batch["maximum"]
-        losses += (1 - ssim(made, target, maximum)).tolist()
-        images = zip(batch["volume"].tolist(), target.cpu(), made.cpu(), maximum.tolist(), strict=True)
-        for volume, a, b, white in images:
+        images, target, maximum = reconstruct(model, batch), batch["target"], batch["maximum"]
+        losses += (1 - ssim(images, target, maximum)).tolist()
+        slices = zip(batch["volume"].tolist(), target.cpu(), images.cpu(), maximum.tolist(), strict=True)
+        for volume, a, b, white in slices:
             volumes[volume] += [structural_similarity(a.numpy(), b.numpy(), data_range=white)]  # type: ignore[no-untyped-call]
     return {"loss": fmean(losses), "ssim": fmean(map(fmean, volumes.values()))}
 
@@ -88,8 +88,8 @@ def samples(model: nn.Module, test: Source) -> list[Picture | Passage]:
     pictures: list[Picture | Passage] = []
     for volume in range(min(2, len(test.volumes))):
         batch = test.batch(torch.tensor([test.middle(volume)]), None)
-        made = reconstruct(model, {name: tensor.to(device) for name, tensor in batch.items()})
-        pictures.append(Picture(test.volumes[volume].path.stem, batch["target"][0], made[0]))
+        images = reconstruct(model, {name: tensor.to(device) for name, tensor in batch.items()})
+        pictures.append(Picture(test.volumes[volume].path.stem, batch["target"][0], images[0]))
     return pictures
 
 
@@ -136,7 +136,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         data=partial(fastmri.load, centre=CENTRE["paper"], slices=SLICES),
         model=network,
         batch_size=BATCH,
-        accumulate=BATCH,  # slices differ in size: one by one, or one for each of eight processes
+        accumulate=BATCH,  # slices differ in size: one at a time, or one on each of 8 GPUs
         steps=EPOCHS * STEPS_OF_AN_EPOCH,
         evaluations=EPOCHS,
         eval_batch_size=1,
@@ -146,5 +146,5 @@ def recipe(scale: Scale = "quick") -> Recipe:
             "adam": Grid((3e-5, 1e-4, 3e-4, 1e-3, 3e-3), (0.0,), schedules),
         },
         seeds=Seeds(tune=1, confirm=5),
-        about="fastMRI's knees; a VarNet of 12 cascades, as the paper's appendix has it.",
+        about="fastMRI's knees; a VarNet of 12 cascades, as in the paper's appendix.",
     )

@@ -5,18 +5,20 @@
     dualavg study imagenet --scale paper --data DIR          # ILSVRC 2012, ResNet-50, 100 epochs, GPUs
 
 DIR holds `imagenet`, or `tiny-imagenet-20` for mini, with `train/<class>/*.JPEG` and `val/<class>/*.JPEG`.
-ILSVRC 2012 is from https://image-net.org/download-images.php, Tiny ImageNet, of which any 20 classes will do,
-from http://cs231n.stanford.edu/tiny-imagenet-200.zip; the validation images of both, which come as one heap,
-must be sorted into folders of classes.
+ILSVRC 2012 is at https://image-net.org/download-images.php, and Tiny ImageNet, of which any 20 classes will
+do, at http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation images of both come in one folder and
+must be sorted into class folders.
 
-Test accuracy (top-1) of the paper: a curve without numbers; MDA and SGD+M agree within the standard errors,
-Adam is far behind.
+Test accuracy (top-1) of the paper: a curve, no numbers. MDA and SGD+M agree within the standard errors; Adam
+is far behind.
 Ours, on validation: quick, two seeds, SGD+M 67%, MDA 64%, Adam 62%; mini, MDA at lr 1, one seed, 41%.
 
-Departures: the official validation images are the paper's test set and ours; for validation, 50 images of
-each class are kept from training (30 at mini and quick), so that an epoch is 4,809 steps of 256 images, not
-5,004. Each 10-fold drop is a straight line over 3 epochs: the paper says "a few". A step's images pass in
-parts of 32, as on the paper's 8 GPUs: norms see 32 images, but their running means move 8 times a step.
+Departures from the paper:
+- The official validation images are the test set, as in the paper. For validation, 50 training images of each
+  class are used (30 at mini and quick). An epoch is therefore 4,809 steps of 256 images, not 5,004.
+- Each 10-fold drop is linear over 3 epochs. The paper says "a few".
+- A step is split into parts of 32 images, as on the paper's 8 GPUs. Batch norm sees 32 images, but updates
+  its running statistics 8 times per step.
 """
 
 from collections.abc import Callable
@@ -36,12 +38,12 @@ DECAY = 1e-4
 EPOCHS, GPUS, BATCH_OF_GPU = 100, 8, 32
 BATCH = GPUS * BATCH_OF_GPU
 CLASSES, VALID_OF_CLASS = 1000, 50
-IMAGES = (1_281_167, 50_000)  # of ILSVRC 2012, in `train` and in `val`
+IMAGES = (1_281_167, 50_000)  # ILSVRC 2012, `train` and `val`
 STEPS_OF_AN_EPOCH = (IMAGES[0] - CLASSES * VALID_OF_CLASS) // BATCH
 
 
 def quick_data(folder: Path) -> Splits:
-    """Return scikit-learn's digits, written to `folder` in ImageNet's folders if they are not there yet."""
+    """Return scikit-learn's digits; write them to `folder` in ImageNet's format first if needed."""
     written = digit_folders.write(folder)
     return imagenet.load(
         written, classes=10, valid_of_class=30, size=32, resize=36, in_memory=True, source=SOURCE
@@ -49,7 +51,7 @@ def quick_data(folder: Path) -> Splits:
 
 
 def stagewise(optimizer: Optimizer, steps: int) -> StageWise:
-    """Ten times lower at epochs 30, 60 and 90 of 100, each time over 3 epochs."""
+    """Return a schedule that drops 10-fold at epochs 30, 60 and 90 of 100, linearly over 3 epochs."""
     return StageWise(optimizer, [steps * n // EPOCHS for n in (30, 60, 90)], ramp=max(1, 3 * steps // EPOCHS))
 
 
@@ -120,5 +122,5 @@ def recipe(scale: Scale = "quick") -> Recipe:
             "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3, 1e-2), (DECAY,), ("stagewise",)),
         },
         seeds=Seeds(tune=1, confirm=5),
-        about="ILSVRC 2012; ResNet-50, 100 epochs, as the paper's appendix has it.",
+        about="ILSVRC 2012; ResNet-50, 100 epochs, as in the paper's appendix.",
     )

@@ -1,21 +1,20 @@
 """IWSLT'14 German to English, transformer: Section 4.3, figure 3 (left), and appendix C of the paper.
 
     dualavg study iwslt14                                    # quick: dates and numbers, a tiny network
-    dualavg study iwslt14 --scale mini --data DIR            # Tatoeba's sentences, a small network, one core
+    dualavg study iwslt14 --scale mini --data DIR            # Tatoeba, a small network, one core
     dualavg study iwslt14 --scale paper --data DIR           # IWSLT'14, transformer_iwslt_de_en, one GPU
 
-DIR holds `{train,valid,test}.{de,en}`: `iwslt14.tokenized.de-en/tmp`, by fairseq's prepare-iwslt14.sh, or
-`tatoeba.de-en`, from https://tatoeba.org/en/downloads, for mini.
+DIR holds `{train,valid,test}.{de,en}` in `iwslt14.tokenized.de-en/tmp`, written by fairseq's
+prepare-iwslt14.sh, or, for mini, in `tatoeba.de-en`, from https://tatoeba.org/en/downloads.
 
-Test BLEU of the paper: MDA 34.18 +- 0.11, Adam 34.10 +- 0.13 (20 seeds), SGD 28.45 (taken from others).
+Test BLEU of the paper: MDA 34.18 +- 0.11, Adam 34.10 +- 0.13 (20 seeds), SGD 28.45 (from the literature).
 Ours, on validation: quick, two seeds, MDA 84, Adam 40, SGD+M 2.5; mini, one, Adam 7.9, MDA and SGD+M 2.5.
 
-Readings: "tokenized case-insensitive" is sacrebleu's lower case, on the words that the files have (else 13a).
-Adam's betas, which the appendix does not name, are fairseq's at all scales, (0.9, 0.98).
-Departures: two vocabularies of bytes' pairs, as large as fairseq's two dictionaries of one joint BPE. Batches
-of an update count alike. The last network is scored, not the best. An epoch of 1,100 batches is our estimate
-(985 without padding): 7,535 updates. The tail from 10,000 on never begins, and MDA's two schedules, fixed and
-tail, are one: it has eight step sizes with it, where SGD and Adam have four with each of two schedules.
+Where the paper is not clear: "tokenized case-insensitive" is sacrebleu's lowercase BLEU on the words as they
+are in the files (quick and mini: 13a). Adam's betas are fairseq's at all scales, (0.9, 0.98).
+Departures: two byte-level vocabularies, as large as fairseq's two dictionaries of one joint BPE. All batches
+of an update have equal weight. The last network is scored, not the best. An epoch has about 1,100 batches, so
+a run has 7,535 updates and never reaches the tail: MDA tunes 8 lrs on it, SGD and Adam 4 on each of two.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,63 +33,63 @@ from dualavg_bench.models.translator import logits, translate, translator
 from dualavg_bench.recipe import Grid, Metric, Passage, Picture, Recipe, Scale, Seeds, Splits
 
 PIECES = {"quick": (600, 600), "mini": (2_000, 2_000), "paper": (8_848, 6_632)}  # German, English
-TOKENS = {"quick": 512, "mini": 512, "paper": 4096}  # of a batch, padding included
-LONGEST = {"quick": 20, "mini": 30, "paper": 200}  # pieces of a translation; 200 is fairseq's limit
+TOKENS = {"quick": 512, "mini": 512, "paper": 4096}  # per batch, with padding
+LONGEST = {"quick": 20, "mini": 30, "paper": 200}  # limit of pieces in a translation; 200 is fairseq's
 BEAMS, LENGTH_PENALTY, SMOOTHING, DECAY, WARMUP, BETAS = 5, 0.6, 0.1, 1e-4, 4_000, {"betas": (0.9, 0.98)}
-FAIRSEQ = {**BETAS, "decoupled_weight_decay": True}  # fairseq's Adam decays as AdamW does
-EPOCHS, ACCUMULATE, BATCHES = 55, 8, 1_100  # batches of an epoch, about
+FAIRSEQ = {**BETAS, "decoupled_weight_decay": True}  # as fairseq's Adam
+EPOCHS, ACCUMULATE, BATCHES = 55, 8, 1_100  # about 1,100 batches per epoch
 
 
 def quick_data(folder: Path, load: Callable[..., Splits]) -> Splits:
-    """Return dates and numbers, written to `folder` if they are not there yet."""
+    """Return dates and numbers; write them to `folder` first if needed."""
     return load(dates.write(folder), dates.NAME, valid_pairs=100, source=SOURCE)
 
 
 def tail(optimizer: Optimizer, _steps: int, start: int = 10_000) -> ExponentialTail:
-    """MDA's schedule in the paper: warm-up, flat, divided by 1.0003 at every step from 10,000 on."""
+    """Return MDA's schedule of the paper: warm-up, flat, divided by 1.0003 at every step from 10,000."""
     return ExponentialTail(optimizer, start, factor=1.0003, warmup_steps=WARMUP)
 
 
 def inverse_sqrt(optimizer: Optimizer, _steps: int) -> WarmupInverseSqrt:
-    """Adam's schedule, with the paper's warm-up."""
+    """Return Adam's schedule, with the paper's warm-up."""
     return WarmupInverseSqrt(optimizer, WARMUP)
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy with smoothed labels, mean over the pieces of all sentences."""
-    made = logits(model, batch["source"], batch["target"])
+    """Cross-entropy with label smoothing, mean over the pieces of all sentences."""
+    scores = logits(model, batch["source"], batch["target"])
     return F.cross_entropy(
-        made.flatten(0, 1).float(), batch["target"].flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
+        scores.flatten(0, 1).float(), batch["target"].flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
     )
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch], *, longest: int, tokenize: str) -> dict[str, float]:
-    """Return the loss, nats a piece without smoothing, and the BLEU of what a beam search finds."""
+    """Return the loss per piece, without smoothing, and the BLEU of the translations."""
     from sacrebleu.metrics.bleu import BLEU
 
-    summed, count, made, wanted = 0.0, 0, list[str](), list[str]()
+    loss_sum, count, translations, references = 0.0, 0, list[str](), list[str]()
     for batch in batches:
         scores, target = logits(model, batch["source"], batch["target"]).float(), batch["target"]
-        summed += F.cross_entropy(scores.mT, target, ignore_index=PAD, reduction="sum").item()
+        loss_sum += F.cross_entropy(scores.mT, target, ignore_index=PAD, reduction="sum").item()
         count += int(target.ne(PAD).sum())
-        made += hypotheses(model, batch, longest)
-        wanted += batch["wanted"]
-    score = BLEU(lowercase=True, tokenize=tokenize, force=True).corpus_score(made, [wanted]).score
-    return {"loss": summed / count, "bleu": score}
+        translations += hypotheses(model, batch, longest)
+        references += batch["wanted"]
+    bleu = BLEU(lowercase=True, tokenize=tokenize, force=True).corpus_score(translations, [references])
+    return {"loss": loss_sum / count, "bleu": bleu.score}
 
 
 def hypotheses(model: nn.Module, batch: Batch, longest: int) -> list[str]:
     """Return the network's translations."""
-    found = translate(model, batch["source"], longest=longest, beams=BEAMS, length_penalty=LENGTH_PENALTY)
-    return batch["vocabulary"].decode(found)
+    rows = translate(model, batch["source"], longest=longest, beams=BEAMS, length_penalty=LENGTH_PENALTY)
+    return batch["vocabulary"].decode(rows)
 
 
 def samples(model: nn.Module, test: Pairs, *, longest: int) -> list[Picture | Passage]:
-    """Return the first four test sentences, if there are, and what the network makes of them."""
+    """Return the first four test sentences and the network's translations."""
     batch = test.pick(range(min(4, len(test.given))))
     batch["source"] = batch["source"].to(next(model.parameters()).device)
-    made = hypotheses(model, batch, longest)
-    return [Passage(*three) for three in zip(batch["given"], batch["wanted"], made, strict=True)]
+    translations = hypotheses(model, batch, longest)
+    return [Passage(*texts) for texts in zip(batch["given"], batch["wanted"], translations, strict=True)]
 
 
 def recipe(scale: Scale = "quick") -> Recipe:
@@ -104,6 +103,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         evaluate=partial(evaluate, longest=LONGEST[scale], tokenize="none" if scale == "paper" else "13a"),
         samples=partial(samples, longest=LONGEST[scale]),
         eval_batch_size=1,
+        batch_note=f"{TOKENS[scale] * (ACCUMULATE if scale == 'paper' else 1):,} tokens",
         paper="Section 4.3, figure 3 (left)",
     )
     network = partial(translator, *PIECES[scale])
@@ -146,5 +146,5 @@ def recipe(scale: Scale = "quick") -> Recipe:
             "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("fixed", "inverse_sqrt"), FAIRSEQ),
         },
         seeds=Seeds(tune=1, confirm=20),
-        about="IWSLT'14; fairseq's transformer_iwslt_de_en, norms first, as the paper's appendix has it.",
+        about="IWSLT'14; fairseq's transformer_iwslt_de_en with pre-norm, as in the paper's appendix.",
     )

@@ -6,13 +6,13 @@
 
 DIR holds `wikitext-103`, or `wikitext-2` for mini, with `wiki.{train,valid,test}.tokens`.
 
-Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), SGD 78.5 (taken from others).
+Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), SGD 78.5 (literature).
 Ours, on validation: quick, two seeds, Adam 105, MDA 132, SGD+M 147; mini, one, Adam 545, MDA 761, SGD+M 762.
 
-Readings: the appendix has both 46 epochs and 50,000 updates at most. Of 65,536 words each, these are 31.7
-epochs of the 103,227,021 in training; we take the updates, as fairseq's example of a language model does.
-Adam's betas are that example's at all scales, (0.9, 0.98): the appendix names none.
-Departures: the words after the last whole block of 512 are not scored.
+Where the paper is not clear: the appendix has both 46 epochs and at most 50,000 updates. With 65,536 words
+each, 50,000 updates are 31.7 epochs of the 103,227,021 training words. We use 50,000 updates, as fairseq's
+example of a language model does. Adam's betas, (0.9, 0.98) at all scales, are those of that example.
+Departures: words after the last full block of 512 are not scored.
 """
 
 import math
@@ -30,18 +30,18 @@ from dualavg_bench.data.embedded import SOURCE, docstrings
 from dualavg_bench.models.transformer_lm import transformer_lm
 from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 
-WORDS = {"quick": 2_000, "mini": 33_278, "paper": 267_735}  # of the vocabulary; WikiText-2's and -103's own
-LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # words of a block, an example
+WORDS = {"quick": 2_000, "mini": 33_278, "paper": 267_735}  # vocabulary: all of WikiText-2, all of -103
+LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # words per block; a block is an example
 DECAY, DROPOUT = 0.01, 0.1
 BETAS = {"betas": (0.9, 0.98)}
-FAIRSEQ = {**BETAS, "decoupled_weight_decay": True}  # fairseq's Adam decays as AdamW does
+FAIRSEQ = {**BETAS, "decoupled_weight_decay": True}  # as fairseq's Adam
 UPDATES, WARMUP = 50_000, 4_000
 ACCUMULATE = 16
-BATCH = 4096 // LENGTH["paper"] * ACCUMULATE  # blocks of an update
+BATCH = 4096 // LENGTH["paper"] * ACCUMULATE  # blocks per update
 
 
 def quick_data(folder: Path) -> Splits:
-    """Return docstrings, written to `folder` in WikiText's format if they are not there yet."""
+    """Return docstrings; write them to `folder` in WikiText's format first if needed."""
     written = docstrings.write(folder)
     return wikitext.load(
         written,
@@ -55,12 +55,12 @@ def quick_data(folder: Path) -> Splits:
 
 
 def tail(optimizer: Optimizer, _steps: int) -> ExponentialTail:
-    """MDA's best schedule in the paper: warm-up, flat, divided by 1.00001 at every step from 18,240 on."""
+    """Return MDA's best schedule of the paper: warm-up, flat, divided by 1.00001 per step from 18,240."""
     return ExponentialTail(optimizer, 18_240, factor=1.00001, warmup_steps=WARMUP)
 
 
 def inverse_sqrt(optimizer: Optimizer, _steps: int) -> WarmupInverseSqrt:
-    """Adam's schedule, with the paper's warm-up."""
+    """Return Adam's schedule, with the paper's warm-up."""
     return WarmupInverseSqrt(optimizer, WARMUP)
 
 
@@ -71,12 +71,12 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, float]:
-    """Return the loss, mean over words, and the perplexity, its exponential."""
-    summed, count = 0.0, 0
+    """Return the mean loss over words, and the perplexity exp(loss)."""
+    loss_sum, count = 0.0, 0
     for batch in batches:
         words = batch[:, 1:].numel()
-        summed, count = summed + words * loss(model, batch).item(), count + words
-    mean = summed / count
+        loss_sum, count = loss_sum + words * loss(model, batch).item(), count + words
+    mean = loss_sum / count
     return {"loss": mean, "perplexity": math.exp(mean) if mean < 700 else math.inf}
 
 
@@ -91,7 +91,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         evaluate=evaluate,
         paper="Appendix D, language modeling",
     )
-    whole = partial(wikitext.load, length=LENGTH[scale], vocabulary=WORDS[scale], whole=True)
+    load = partial(wikitext.load, length=LENGTH[scale], vocabulary=WORDS[scale], exact_vocabulary=True)
     network = partial(transformer_lm, WORDS[scale], LENGTH[scale], dropout=DROPOUT)
     schedules = ("linear", "inverse_sqrt")
     if scale == "quick":
@@ -112,7 +112,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         )
     if scale == "mini":
         return make(
-            data=partial(whole, name="wikitext-2", valid_blocks=200, test_blocks=800),
+            data=partial(load, name="wikitext-2", valid_blocks=200, test_blocks=800),
             model=partial(network, width=64, layers=2, heads=4),
             batch_size=8,
             steps=450,
@@ -122,11 +122,11 @@ def recipe(scale: Scale = "quick") -> Recipe:
                 "sgd": Grid((0.05, 0.15, 0.5, 1.5, 5.0), (0.0,), schedules),
                 "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules, BETAS),
             },
-            about="WikiText-2 with its whole vocabulary; a small transformer.",
+            about="WikiText-2 with its full vocabulary; a small transformer.",
             expected=160.0,
         )
     return make(
-        data=partial(whole, name="wikitext-103"),
+        data=partial(load, name="wikitext-103"),
         model=network,
         batch_size=BATCH,
         accumulate=ACCUMULATE,
@@ -141,5 +141,5 @@ def recipe(scale: Scale = "quick") -> Recipe:
             "adam": Grid((1e-4, 3e-4, 1e-3, 3e-3), (DECAY,), ("tail", "inverse_sqrt"), FAIRSEQ),
         },
         seeds=Seeds(tune=1, confirm=20),
-        about="WikiText-103; fairseq's transformer_lm with six layers, as the paper's appendix has it.",
+        about="WikiText-103; fairseq's transformer_lm with six layers, as in the paper's appendix.",
     )

@@ -1,6 +1,7 @@
-"""Docstrings of the standard library and of scikit-learn, written as WikiText or as plain text."""
+"""Docstrings of the standard library and of scikit-learn, as WikiText or as plain text."""
 
 import ast
+import functools
 import importlib.util
 import re
 import sysconfig
@@ -10,16 +11,16 @@ from pathlib import Path
 
 from dualavg_bench.data.embedded import once
 
-VERSION = "embedded-2"  # another text, another number: finished runs keep what they saw
+VERSION = "embedded-2"  # change it with the data: finished runs keep theirs
 
 
 def write(folder: Path) -> Path:
-    """Write them as WikiText, once, and return where."""
+    """Write them as WikiText unless they exist. Return their folder."""
     return once(folder / VERSION / "wikitext-2", _write)
 
 
 def write_plain(folder: Path) -> Path:
-    """Write them as plain text, one paragraph a line, once, and return where."""
+    """Write them as plain text, one paragraph per line, unless they exist. Return their folder."""
     return once(folder / VERSION / "books-wiki", _write_plain)
 
 
@@ -37,11 +38,12 @@ def _write_plain(folder: Path) -> None:
         (folder / f"{split}.txt").write_text(lines, encoding="utf-8", newline="\n")
 
 
+@functools.cache  # both formats need it, and parsing takes seconds
 def _splits() -> dict[str, dict[str, list[str]]]:
-    """Paragraphs by split and module: no docstring stands twice, and no paragraph in two splits.
+    """Return paragraphs by split and module. No docstring is repeated; no paragraph is in two splits.
 
-    Whole modules go to one split. What they share with another's, "Parameters" or an argument that many
-    functions have, stays in test, else in validation: training has nothing that is asked for later.
+    All docstrings of a module go to one split. A paragraph that splits would share, such as "Parameters" or
+    a common argument, stays in test, else in validation: training contains nothing of what is scored.
     """
     modules: dict[str, dict[str, list[str]]] = {"test": {}, "valid": {}, "train": {}}
     seen: set[str] = set()
@@ -50,12 +52,12 @@ def _splits() -> dict[str, dict[str, list[str]]]:
         seen.update(texts)
         paragraphs = [part for text in texts for part in re.split(r"\n\s*\n", text)]
         modules[{7: "valid", 9: "test"}.get(i % 10, "train")][module] = paragraphs
-    elsewhere = {""}  # as words and signs, for spaces and line breaks make no other paragraph
+    used = {""}  # tokenized: other spaces and line breaks do not make another paragraph
     splits = {}
-    for split, those in modules.items():
-        own = {name: [p for p in parts if _tokenized(p) not in elsewhere] for name, parts in those.items()}
-        splits[split] = {name: parts for name, parts in own.items() if parts}
-        elsewhere |= {_tokenized(part) for parts in own.values() for part in parts}
+    for split, paragraphs_of in modules.items():
+        new = {name: [p for p in parts if _tokenized(p) not in used] for name, parts in paragraphs_of.items()}
+        splits[split] = {name: parts for name, parts in new.items() if parts}
+        used |= {_tokenized(part) for parts in new.values() for part in parts}
     return splits
 
 
@@ -71,7 +73,7 @@ def _modules() -> Iterator[tuple[str, Path]]:
 def _docstrings(path: Path) -> list[str]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape in somebody else's file
+        warnings.simplefilter("ignore")  # invalid escapes in other people's files
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
@@ -81,5 +83,5 @@ def _docstrings(path: Path) -> list[str]:
 
 
 def _tokenized(paragraph: str) -> str:
-    """Words and signs between spaces."""
+    """Put spaces between words and punctuation marks."""
     return " ".join(re.findall(r"\w+|[^\w\s]", paragraph))

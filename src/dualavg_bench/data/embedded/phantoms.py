@@ -1,4 +1,4 @@
-"""Phantoms, bodies of ellipsoids as an MRI scanner with a few coils would see them, written as fastMRI."""
+"""Phantoms: bodies of ellipsoids, measured by a simulated MRI scanner, in fastMRI's format."""
 
 from pathlib import Path
 
@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from dualavg_bench.data import fastmri
 from dualavg_bench.data.embedded import once
 
-VERSION = "embedded-1"  # another picture, another number: finished runs keep what they saw
+VERSION = "embedded-1"  # change it with the data: finished runs keep theirs
 VOLUMES = {fastmri.TRAIN: 32, fastmri.VALID: 12}
 SLICES, SIZE, CROP, COILS = 3, 48, 40, 3
-NOISE = (
-    0.01  # of a coil's k-space, standard deviation of real and imaginary part, the image's maximum being 1
-)
+NOISE = 0.01  # standard deviation, real and imaginary, in a coil's k-space, for images of maximum 1
 
 HEADER = """<?xml version="1.0" encoding="UTF-8"?>
 <ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
@@ -26,7 +24,7 @@ HEADER = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def write(folder: Path) -> Path:
-    """Write them, once, and return where."""
+    """Write the volumes unless they exist. Return their folder."""
     return once(folder / VERSION / "phantoms", _write)
 
 
@@ -43,28 +41,28 @@ def _write(folder: Path) -> None:
 
 
 def measure(images: NDArray[np.float64], rng: np.random.Generator, *, coils: int) -> NDArray[np.complex64]:
-    """Return the k-space that coils around a body measure of its slices, (slices, coils, rows, columns).
+    """Simulate a measurement of slices. Return its k-space (slices, coils, rows, columns).
 
-    A smooth phase, the same in all slices, as fields that are not quite uniform make it; coils on a ring,
-    each sensitive to what is near, with a smooth phase of its own; white complex noise.
+    The image has a smooth phase, the same in all slices, as from a field that is not quite uniform. The coils
+    lie on a ring; each is most sensitive nearby and has a smooth phase of its own. The noise is white and
+    complex.
     """
     y, x = _plane(*images.shape[1:])
     phase = np.exp(1j * _smooth(rng, y, x, scale=1.0))
-    turn = rng.uniform(0, 2 * np.pi)
-    seen = []
+    rotation = rng.uniform(0, 2 * np.pi)
+    sensitivities = []
     for coil in range(coils):
-        angle = turn + 2 * np.pi * coil / coils
-        away = (y - 1.2 * np.sin(angle)) ** 2 + (x - 1.2 * np.cos(angle)) ** 2
-        seen.append(np.exp(-away / 2.5 + 1j * (angle + _smooth(rng, y, x, scale=0.5))))
-    sensitive = np.stack(seen)
-    kspace = fastmri.fft2c(torch.from_numpy((images * phase)[:, None] * sensitive)).numpy()
+        angle = rotation + 2 * np.pi * coil / coils
+        squared_distance = (y - 1.2 * np.sin(angle)) ** 2 + (x - 1.2 * np.cos(angle)) ** 2
+        sensitivities.append(np.exp(-squared_distance / 2.5 + 1j * (angle + _smooth(rng, y, x, scale=0.5))))
+    kspace = fastmri.fft2c(torch.from_numpy((images * phase)[:, None] * np.stack(sensitivities))).numpy()
     noise = NOISE * images.max() * rng.standard_normal((2, *kspace.shape))
     measured: NDArray[np.complex64] = (kspace + noise[0] + 1j * noise[1]).astype(np.complex64)
     return measured
 
 
 def write_volume(path: Path, kspace: NDArray[np.complex64], *, crop: int, patient: str) -> None:
-    """Write a volume as fastMRI does: the reconstruction is made of all lines, noise included."""
+    """Write a volume in fastMRI's format. Its reconstruction uses all lines, with their noise."""
     import h5py  # type: ignore[import-untyped]
 
     images = fastmri.root_sum_of_squares(fastmri.ifft2c(torch.from_numpy(kspace)))
@@ -83,7 +81,7 @@ def write_volume(path: Path, kspace: NDArray[np.complex64], *, crop: int, patien
 
 
 def _plane(rows: int, columns: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return coordinates from -1 to 1."""
+    """Return coordinates y and x from -1 to 1."""
     y, x = np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij")
     return y, x
 
@@ -91,13 +89,14 @@ def _plane(rows: int, columns: int) -> tuple[NDArray[np.float64], NDArray[np.flo
 def _smooth(
     rng: np.random.Generator, y: NDArray[np.float64], x: NDArray[np.float64], scale: float
 ) -> NDArray[np.float64]:
+    """Return a random quadratic surface."""
     a, b, c, d, e = scale * rng.standard_normal(5)
     surface: NDArray[np.float64] = a * x + b * y + c * x * y + d * x * x + e * y * y
     return surface
 
 
 def _body(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return slices of a body: one large ellipsoid, and twenty in it that add or take away."""
+    """Return slices of a body: one large ellipsoid, and twenty inside it, brighter or darker."""
     y, x = _plane(SIZE, SIZE)
     depth = np.linspace(-0.4, 0.4, SLICES)[:, None, None]
     total = 0.5 * _ellipsoid(y, x, depth, (0, 0, 0), (rng.uniform(0.6, 0.8), rng.uniform(0.6, 0.8), 1.5), 0)
@@ -119,7 +118,7 @@ def _ellipsoid(
     axes: tuple[float, ...],
     angle: float,
 ) -> NDArray[np.float64]:
-    """Return 1 inside, 0 outside, and an edge about a pixel wide, for a scanner knows no sharper one."""
+    """Return 1 inside and 0 outside, with an edge about one pixel wide, as a scanner would see it."""
     v = np.cos(angle) * (y - centre[0]) + np.sin(angle) * (x - centre[1])
     u = np.cos(angle) * (x - centre[1]) - np.sin(angle) * (y - centre[0])
     radius = np.sqrt((v / axes[0]) ** 2 + (u / axes[1]) ** 2 + ((z - centre[2]) / axes[2]) ** 2)
