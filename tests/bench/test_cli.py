@@ -13,7 +13,7 @@ from support.tiny_study import TEMPLATE, Command, write_recipe
 from dualavg_bench import cli
 
 COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
-HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy"}
+HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy", "pydantic"}
 
 
 # Answers ----------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def check_a_killer(
     assert confirmed.startswith("MDA")
     assert Counter(run for run, _ in executions) == {**dict.fromkeys(TUNED, 1), killer: 3, confirmed: 1}
     assert len(list(out.rglob("result.json"))) == len(TUNED)
-    assert "sgd: without result." in (out / "spirals-quick" / "report.html").read_text()
+    assert "sgd: no result." in (out / "spirals-quick" / "report.html").read_text()
 
     traps.unset(f"kill-{killer}")
     end(study())
@@ -389,8 +389,8 @@ def test_a_full_disk_stops_a_study_with_a_sentence_and_room_lets_it_go_on(
         out = disk / "out"
         _, errors = end(start(recipe, out, "--workers", "2"), code=1)
         (sentence,) = errors.strip().splitlines()
-        assert sentence.startswith(f"dualavg: The disk is full: {out}")
-        assert sentence.endswith("was not written; make room and start again.")
+        assert sentence.startswith(f"dualavg: The disk is full, {out}")
+        assert sentence.endswith("was not written: free some space and start again.")
         for result in out.rglob("result.json"):
             assert json.loads(result.read_text())["hash"] == result.parent.name
 
