@@ -29,11 +29,6 @@ OPTIMIZERS = {
 }
 
 
-def module_of(name: str) -> str:
-    """Return the module that an optimizer's class is in."""
-    return (OPTIMIZERS.get(name) or Entry(name)).path.rpartition(".")[0]
-
-
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
     entry = OPTIMIZERS.get(name) or Entry(name)
@@ -58,6 +53,11 @@ def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(f"{name!r} cannot take a step without a closure, which a run does not give it.")
     return cls, dict(entry.settings)
+
+
+def module_of(name: str) -> str:
+    """Return the module that defines an optimizer's class."""
+    return find(name)[0].__module__
 
 
 def _of_torch(name: str) -> str:

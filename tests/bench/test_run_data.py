@@ -1,16 +1,15 @@
-"""Other data, other runs: the fingerprint tells data sets apart, and not two readings of one."""
+"""The data name a run by what it can see of them: other data, other runs; two readings, one name."""
 
+import dataclasses
 import random
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support.lines import Lines, execute, make_recipe, make_spec
 
 from dualavg_bench.recipe import FromDataset, RecipeError, Splits
-from dualavg_bench.run import held
+from dualavg_bench.run import data
 from dualavg_bench.run.data import check, fingerprint
 
 
@@ -95,64 +94,94 @@ N = 5000
 
 
 class Table(torch.utils.data.Dataset):
-    """Examples in memory, in whichever form."""
+    """Numbers in whichever form a data set gives them."""
 
-    def __init__(self, form, changed=None):
-        values = np.arange(N)
+    def __init__(self, form, n, changed=None):
+        self.values, self.form = list(range(n)), form
         if changed is not None:
-            values[changed] = -1
-        self.values, self.form = FORMS[form](values), form
+            self.values[changed] = -1
 
     def __len__(self):
-        return N
+        return len(self.values)
 
     def __getitem__(self, i):
-        values = self.values["x"] if self.form == "dict" else self.values
-        return int(values.iloc[i, 0]) if self.form == "table" else int(values[i])
+        return FORMS[self.form](self.values[i])
+
+
+@dataclasses.dataclass
+class Example:
+    value: torch.Tensor
 
 
 FORMS = {
-    "tensor": torch.from_numpy,
-    "bfloat16": lambda values: torch.from_numpy(values % 100).bfloat16(),
-    "array": lambda values: values,
-    "strided": lambda values: np.stack([values, values], 1)[:, 0],
-    "objects": lambda values: values.astype(object),
-    "list": lambda values: values.tolist(),
-    "texts": lambda values: [str(value) for value in values],
-    "tensors": lambda values: list(torch.from_numpy(values)),
-    "dict": lambda values: {"x": torch.from_numpy(values)},
-    "table": lambda values: pd.DataFrame({"x": values}),
+    "number": int,
+    "text": str,
+    "tensor": torch.tensor,
+    "bfloat16": lambda value: torch.tensor(value % 256 + 1 if value >= 0 else -1).bfloat16(),
+    "sparse": lambda value: torch.tensor([value]).to_sparse(),
+    "array": lambda value: np.array([value]),
+    "objects": lambda value: np.array([str(value)], dtype=object),
+    "numpy number": np.float32,
+    "dictionary": lambda value: {"x": torch.tensor(value), "name": "an example"},
+    "nested": lambda value: (("a", [torch.tensor(value)]), None),
+    "dataclass": lambda value: Example(torch.tensor(value)),
 }
 
 
-def of_table(form, changed=None, wrap=lambda dataset: dataset):
-    source = FromDataset(wrap(Table(form, changed)))
+def of_table(form="tensor", n=N, changed=None, wrap=lambda dataset: dataset):
+    source = FromDataset(wrap(Table(form, n, changed)), collate=list)
     return fingerprint(Splits(source, source, source), test=False)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_example_in_memory_counts(form):
-    assert of_table(form) == of_table(form)
-    assert len({of_table(form), *(of_table(form, changed) for changed in (1, 17, 2501, N - 2))}) == 5
+def test_every_example_counts_while_they_are_few(form):
+    assert of_table(form, 300) == of_table(form, 300)
+    assert len({of_table(form, 300, changed) for changed in (None, 1, 17, 251, 298)}) == 5
+
+
+def test_every_example_of_a_few_thousand_counts():
+    assert len({of_table(changed=changed) for changed in (None, 1, 17, 2501, N - 2)}) == 5
+
+
+def test_of_many_examples_an_even_sample_and_both_ends_count():
+    n = data.MANY + 1
+    before = of_table(n=n)
+    assert before not in (of_table(n=n, changed=0), of_table(n=n, changed=n - 1))
+    seen = sum(of_table(n=n, changed=changed) != before for changed in range(7, n, 500))
+    assert 0 < seen < 10
+
+
+def test_of_large_examples_fewer_count_and_fewer_are_read_at_once(monkeypatch):
+    monkeypatch.setattr(data, "MANY_BYTES", 8 * 200)
+    monkeypatch.setattr(data, "CHUNK_BYTES", 8 * 10)
+    asked = []
+
+    class Watched(Lines):
+        def batch(self, indices, rng):
+            asked.append(len(indices))
+            return torch.zeros(len(indices))[:, None].double()
+
+    data._examples(Watched(1000, 0))
+    assert max(asked[1:]) == 10
+    assert sum(asked[1:]) == 200
 
 
 def test_a_data_set_in_a_data_set_counts():
-    def part(dataset):
+    def half(dataset):
         return torch.utils.data.Subset(dataset, range(0, N, 2))
 
-    assert of_table("tensor", wrap=part) == of_table("tensor", wrap=part)
-    assert of_table("tensor", 18, wrap=part) != of_table("tensor", wrap=part)
+    assert of_table(wrap=half) == of_table(wrap=half)
+    assert of_table(changed=18, wrap=half) != of_table(wrap=half)
+    assert of_table(changed=19, wrap=half) == of_table(wrap=half)  # no run can see it
 
 
-def test_of_a_large_array_a_spread_sample_and_both_ends_count(monkeypatch):
-    monkeypatch.setattr(held, "WHOLE", 1000)
-    monkeypatch.setattr(held, "BLOCK", 80)
-    monkeypatch.setattr(held, "BLOCKS", 100)
-    whole = of_table("array")
-    assert of_table("array") == whole
-    assert whole not in (of_table("array", 1), of_table("array", N - 2))
-    seen = sum(of_table("array", changed) != whole for changed in range(7, N, 100))
-    assert 0 < seen < 50
+def test_where_values_end_counts():
+    def of_texts(*texts):
+        source = FromDataset(texts, collate=list)
+        return fingerprint(Splits(source, source, source), test=False)
+
+    assert of_texts("ab", "c") != of_texts("a", "bc")
+    assert of_texts([1, 2], [3]) != of_texts([1], [2, 3])
 
 
 class Cached(Lines):
@@ -160,12 +189,10 @@ class Cached(Lines):
 
     def __init__(self, n, seed):
         super().__init__(n, seed)
-        self.cache, self.read = {}, []
+        self.cache = {}
 
     def batch(self, indices, rng):
-        for i in indices.tolist():
-            self.cache[str(i)] = self.inputs[i]
-            self.read.append(i)
+        self.cache |= {i: self.inputs[i] for i in indices.tolist()}
         return super().batch(indices, rng)
 
 
@@ -175,29 +202,15 @@ def test_what_a_source_keeps_of_its_reading_is_no_difference():
 
     used = fresh()
     before = check(used, make_recipe())
-    assert len(used.train.read) >= 60
+    assert len(used.train.cache) == 30
     assert check(used, make_recipe()) == before
     assert fingerprint(used, test=False) == before == fingerprint(fresh(), test=False)
 
 
-class Files(torch.utils.data.Dataset):
-    def __init__(self, folder, changed=None):
-        folder.mkdir()
-        self.files = []
-        for i in range(300):
-            (folder / f"{i}.txt").write_text("a text")
-            self.files.append((str(folder / f"{i}.txt"), -1 if i == changed else i))
+def test_tuning_does_not_read_the_test_split():
+    class Sealed(Lines):
+        def batch(self, indices, rng):
+            raise AssertionError
 
-    def __len__(self):
-        return len(self.files)
-
-    def __getitem__(self, i):
-        return Path(self.files[i][0]).read_text()
-
-
-def test_where_files_lie_is_no_difference_and_what_is_known_of_them_is(tmp_path):
-    def of_files(name, changed=None):
-        source = FromDataset(Files(tmp_path / name, changed))
-        return fingerprint(Splits(source, source, source), test=False)
-
-    assert of_files("one") == of_files("two") != of_files("three", changed=7)
+    sealed = Splits(Lines(100, 0), Lines(40, 1), Sealed(40, 2))
+    assert check(sealed, make_recipe()) == fingerprint(sealed, test=False)
