@@ -18,14 +18,14 @@ from dualavg_bench.store.files import StoreError, read_json, write_atomically
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.terminal import Display, announce, console, print_run
 
-MENDABLE = (RecipeError, StoreError, ValueError, OSError)  # what a person can mend: a sentence
+USER_ERRORS = (RecipeError, StoreError, ValueError, OSError)  # what the user can fix: printed in one line
 
 
-def sentence(error: Exception) -> str:
-    """What went wrong, without a traceback: our own words where there are any."""
+def error_message(error: Exception) -> str:
+    """Describe an error in one line."""
     if isinstance(error, OSError) and error.strerror:  # the system's: "[Errno 21] Is a directory: 'x'"
         return f"{error.filename}: {error.strerror}." if error.filename is not None else f"{error.strerror}."
-    if isinstance(error, MENDABLE) and str(error):
+    if isinstance(error, USER_ERRORS) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
@@ -225,7 +225,7 @@ def _attempt(name: str, **more: Any) -> Finished | str:
     try:
         return run_study(name, **more)
     except Incomplete as error:
-        console.print(f"{name}: {sentence(error)}", markup=False, soft_wrap=True)
+        console.print(f"{name}: {error_message(error)}", markup=False, soft_wrap=True)
         report = more["out"].absolute() / f"{error.summary['recipe']}-{more['scale']}" / "report.html"
         why = "; ".join(dict.fromkeys(failure.sentence.rstrip(".") for failure in error.failures[:3]))
         return Finished(error.summary, error.runs, report, f"Runs failed: {why}.")
@@ -233,9 +233,9 @@ def _attempt(name: str, **more: Any) -> Finished | str:
         shared = more.get("shared")
         if shared and shared.given_up:
             raise  # somebody stopped them all, and says so
-        if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
+        if not isinstance(error, USER_ERRORS) or os.environ.get("DUALAVG_TRACEBACK"):
             traceback.print_exc()
-        why = sentence(error)
+        why = error_message(error)
         console.print(f"{name} was not run to its end: {why}", markup=False, soft_wrap=True)
         return why
 

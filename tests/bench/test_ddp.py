@@ -302,7 +302,7 @@ def test_what_cannot_be_run_is_refused_by_all_ranks(
 
 def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench.cli", "run", recipe, "--optimizer", "mda", "--lr", "1"]
+    command = ["-m", "dualavg_bench", "run", recipe, "--optimizer", "mda", "--lr", "1"]
     code, output = torchrun(*command, "--out", str(tmp_path / "two"))
     assert code == 0, output
     assert output.count("validation after 120 steps") == 1
@@ -317,7 +317,7 @@ def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path)
 
 def test_the_command_under_torchrun_says_once_why_it_refuses(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench.cli", "run", recipe, "--lr", "1", "--out", str(tmp_path / "out")]
+    command = ["-m", "dualavg_bench", "run", recipe, "--lr", "1", "--out", str(tmp_path / "out")]
     code, output = torchrun(*command, processes=3)
     assert code != 0
     assert output.count("dualavg: batch_size 64 of recipe spirals does not divide into 3 parts") == 1

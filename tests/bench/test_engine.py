@@ -237,7 +237,7 @@ def test_workers_end_with_the_parent_and_ctrl_c_is_one_line(
     family = psutil.Process(study.pid).children(recursive=True)
     os.killpg(study.pid, signal.SIGINT)  # what a terminal does
     output, errors = end(study, code=130)
-    assert errors.strip() == "dualavg: stopped. The same command goes on from here."
+    assert errors.strip() == "dualavg: stopped. Run the command again to resume."
     assert "".join(output.split()).endswith("spirals-quick")
     assert not psutil.wait_procs(family, timeout=20)[1]
 
@@ -267,7 +267,7 @@ def test_a_stopped_study_gives_its_workers_back_and_a_lost_scheduler_gets_a_sent
         wait_until(lambda: len(traps.executions()) > 1, study)
         processes[0].kill()
         _, errors = end(study, code=1)
-    assert errors.strip() == "dualavg: The dask scheduler went away. The same command goes on from here."
+    assert errors.strip() == "dualavg: The dask scheduler went away. Run the command again to resume."
 
 
 def test_a_reader_who_leaves_is_no_reason_to_complain(recipe: Path, undisturbed: dict[str, Any]) -> None:

@@ -161,17 +161,17 @@ def test_schedule_free_is_scored_at_its_average(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ("lion", "There is no optimizer called 'lion': give a name of mda, da, da"),
+        ("lion", "There is no optimizer called 'lion': give one of mda, da, da"),
         ("", "There is no optimizer called ''"),
-        ("Adam", "There is no optimizer called 'Adam': give adam, a name of mda"),
-        ("adagrad", "There is no optimizer called 'adagrad': give torch.optim.Adagrad, a name of mda"),
+        ("Adam", "There is no optimizer called 'Adam': give adam, one of mda"),
+        ("adagrad", "There is no optimizer called 'adagrad': give torch.optim.Adagrad, one of mda"),
         ("nosuchpackage.Lion", "No module named 'nosuchpackage'): install its package, or give"),
         ("torch.optim.Lion", "cannot be imported (module 'torch.optim' has no attribute 'Lion')"),
         ("..Lion", "'..Lion' cannot be imported"),
-        ("torch.nn.Linear", "'torch.nn.Linear' is not a kind of torch.optim.Optimizer"),
-        ("torch.zeros", "'torch.zeros' is not a kind of torch.optim.Optimizer"),
-        ("torch.optim.Optimizer", "'torch.optim.Optimizer' is not a kind of torch.optim.Optimizer"),
-        ("torch.optim.LBFGS", "'torch.optim.LBFGS' cannot take a step without a closure"),
+        ("torch.nn.Linear", "'torch.nn.Linear' is not a subclass of torch.optim.Optimizer"),
+        ("torch.zeros", "'torch.zeros' is not a subclass of torch.optim.Optimizer"),
+        ("torch.optim.Optimizer", "'torch.optim.Optimizer' is not a subclass of torch.optim.Optimizer"),
+        ("torch.optim.LBFGS", "'torch.optim.LBFGS' needs a closure for each step"),
     ],
 )
 def test_a_wrong_name_gets_one_sentence(wrong: str, sentence: str) -> None:

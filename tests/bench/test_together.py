@@ -88,7 +88,7 @@ def test_ctrl_c_stops_them_all_and_the_same_command_goes_on(recipes, tmp_path: P
     os.killpg(studies.pid, signal.SIGINT)  # what a terminal does
     code, printed, errors = end(studies)
     assert code == 130, printed + errors
-    assert errors.strip() == "dualavg: stopped. The same command goes on from here."
+    assert errors.strip() == "dualavg: stopped. Run the command again to resume."
     assert "was not run" not in printed
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert before

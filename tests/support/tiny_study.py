@@ -35,7 +35,7 @@ def write_recipe(folder: Path, *, steps: int = 120, confirm: int = 2, extra: str
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
-    study = [sys.executable, "-m", "dualavg_bench.cli", "study", str(recipe), "--out", str(out)]
+    study = [sys.executable, "-m", "dualavg_bench", "study", str(recipe), "--out", str(out)]
     return [*study, "--no-extend", *more]
 
 

@@ -253,7 +253,7 @@ class Engine:
         from distributed import KilledWorker
 
         if future.cancelled():
-            raise StoreError("The dask scheduler went away. The same command goes on from here.")
+            raise StoreError("The dask scheduler went away. Run the command again to resume.")
         error = future.exception()
         if error is None:
             return future.result() or folders[spec.hash].result()
