@@ -236,7 +236,7 @@ def _attempt(name: str, **more: Any) -> Finished | str:
         if not isinstance(error, USER_ERRORS) or os.environ.get("DUALAVG_TRACEBACK"):
             traceback.print_exc()
         why = error_message(error)
-        console.print(f"{name} was not run to its end: {why}", markup=False, soft_wrap=True)
+        console.print(f"{name} failed: {why}", markup=False, soft_wrap=True)
         return why
 
 

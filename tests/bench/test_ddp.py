@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.lines import NUMBERS, Lines, evaluate, make_recipe, make_spec, network
-from support.tiny_study import write_recipe
+from support.tiny_study import Command, write_recipe
 
 from dualavg_bench.recipe import Recipe, RecipeError, Splits
 from dualavg_bench.run import training
@@ -300,14 +300,12 @@ def test_what_cannot_be_run_is_refused_by_all_ranks(
     assert sentence in ranks[0][name]["refused"]
 
 
-def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path) -> None:
-    recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench", "run", recipe, "--optimizer", "mda", "--lr", "1"]
-    code, output = torchrun(*command, "--out", str(tmp_path / "two"))
+def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path, dualavg: Command) -> None:
+    command = ["run", str(write_recipe(tmp_path)), "--optimizer", "mda", "--lr", "1"]
+    code, output = torchrun("-m", "dualavg_bench", *command, "--out", str(tmp_path / "two"))
     assert code == 0, output
     assert output.count("validation after 120 steps") == 1
-    alone = [sys.executable, *command, "--out", str(tmp_path / "one")]
-    subprocess.run(alone, check=True, capture_output=True, timeout=240)
+    assert dualavg(*command, "--out", tmp_path / "one")[0] == 0
     (two,), (one,) = (list((tmp_path / name).rglob("result.json")) for name in ("two", "one"))
     assert two.parent.name != one.parent.name  # their sums differ in the last digit: two runs, not one
     curves = [json.loads(path.read_text()) for path in (two, one)]
@@ -316,11 +314,12 @@ def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path)
 
 
 def test_the_command_under_torchrun_says_once_why_it_refuses(tmp_path: Path) -> None:
-    recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench", "run", recipe, "--lr", "1", "--out", str(tmp_path / "out")]
-    code, output = torchrun(*command, processes=3)
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text().replace("batch_size=64", "batch_size=63"))
+    command = ["-m", "dualavg_bench", "run", str(recipe), "--lr", "1", "--out", str(tmp_path / "out")]
+    code, output = torchrun(*command)
     assert code != 0
-    assert output.count("dualavg: batch_size 64 of recipe spirals does not divide into 3 parts") == 1
+    assert output.count("dualavg: batch_size 63 of recipe spirals does not divide into 2 parts") == 1
 
 
 if __name__ == "__main__":

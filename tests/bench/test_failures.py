@@ -61,7 +61,7 @@ def test_an_optimizer_with_a_failed_tuning_run_is_without_result_and_the_others_
     (failure,) = summary["failures"]
     assert (failure["optimizer"], failure["lr"], failure["seed"], failure["phase"]) == ("adam", 10, 1, "tune")
     assert "WITHOUT RESULT: adam, of which 1 run failed (adam raised OSError: no)" in summary["verdict"]
-    assert "1 run failed; what finished is kept, and the same command tries it again." in str(error)
+    assert "1 run failed; finished runs are kept. Run the command again to retry it." in str(error)
 
 
 def test_an_optimizer_with_a_failed_confirmation_keeps_its_tuning_and_has_no_score(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_er
     )
     code, out, err = dualavg("study", "lines.py", "--out", tmp_path)
     assert code == 1
-    assert "2 runs failed; what finished is kept, and the same command tries these again." in err
+    assert "2 runs failed; finished runs are kept. Run the command again to retry them." in err
     assert "adam raised OSError: no" in err
     assert f"report: {tmp_path / 'lines-quick' / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "lines-quick" / "report.html").read_text()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, network
-from support.tiny_study import TEMPLATE, Command, run_to_the_end, write_recipe
+from support.tiny_study import TEMPLATE, Command, write_recipe
 
 from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, registry
 from dualavg_bench.recipe.loading import load
@@ -386,8 +386,8 @@ def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) 
     assert result["why"] == "the network's parameters are not finite"
 
 
-def test_a_test_split_that_raises_is_told_with_its_place_and_tuning_is_kept(
-    tmp_path: Path,
+def test_a_test_split_that_raises_is_reported_with_its_line_and_tuning_is_kept(
+    dualavg: Command, scheduler: str, tmp_path: Path
 ) -> None:
     extra = """
 
@@ -402,9 +402,10 @@ def evaluate(model, batches):
 """
     recipe = write_recipe(tmp_path, steps=10, confirm=1, extra=extra)
     line = recipe.read_text()[: recipe.read_text().index("raise SystemExit")].count("\n") + 1
-    done = run_to_the_end(recipe, tmp_path / "out", "--workers", "1", "--optimizers", "mda")
-    assert done.returncode == 1
+    arguments = ("--out", tmp_path / "out", "--no-extend", "--optimizers", "mda", "--scheduler", scheduler)
+    code, _, errors = dualavg("study", recipe, *arguments)
+    assert code == 1
     said = f"seed 1000: evaluate of recipe spirals raised SystemExit: no test (tiny.py, line {line})."
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert said in errors
+    assert "Traceback" not in errors
     assert len(list(tmp_path.rglob("result.json"))) == 3

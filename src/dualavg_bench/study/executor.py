@@ -65,9 +65,9 @@ class StudyFailed(StoreError):  # noqa: N818
     def __init__(self, failures: list[Failure], finished: Sequence[dict[str, Any]] = ()) -> None:
         self.failures, self.finished = failures, list(finished)
         details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
-        what, these = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "these")
+        count, pronoun = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "them")
         super().__init__(
-            f"{what} failed; what finished is kept, and the same command tries {these} again."
+            f"{count} failed; finished runs are kept. Run the command again to retry {pronoun}."
             f"{_told(failures)}{details}"
         )
 
