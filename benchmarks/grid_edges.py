@@ -51,11 +51,11 @@ def main() -> None:
         began = time.process_time()
         folder = RunFolder.of(study.out, recipe.name, spec.hash)
         result = training.run(spec, recipe, folder, study.data, progress=lambda *_: None)
-        value = None if result["status"] == "diverged" else result["valid"][metric.name][-1]
-        said = f"diverged at step {result['diverged_at']}" if value is None else f"{metric.name} {value:.4g}"
-        took = f"{result['time']['seconds']:.0f} s, {time.process_time() - began:.0f} s of CPU time"
+        value = None if result.diverged else result.valid[metric.name][-1]
+        outcome = f"diverged at step {result.diverged_at}" if value is None else f"{metric.name} {value:.4g}"
+        took = f"{result.time.seconds:.0f} s, {time.process_time() - began:.0f} s of CPU time"
         where = f"{recipe.name} {name} {point.schedule}, decay {point.weight_decay:g}, lr {point.lr:g}"
-        print(f"{where}: {said}; {took}", flush=True)
+        print(f"{where}: {outcome}; {took}", flush=True)
         return float("-inf") if value is None else sign * value
 
     outside = []

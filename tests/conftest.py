@@ -9,6 +9,9 @@ import pytest
 import torch
 from support.tiny_study import TRAPS, Command, Study, end, start, summary_without_times, write_recipe
 
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Summary
+
 pytest.register_assert_rewrite("support.page_reader")
 
 
@@ -72,7 +75,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[dict[str, Any]]:
+def runs() -> list[RunResult]:
     """A made-up study, in which one confirmation diverged."""
     from support.synthetic_runs import study
 
@@ -80,8 +83,8 @@ def runs() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(runs: list[RunResult]) -> Summary:
     """The summary of that study."""
-    from dualavg_bench.analysis import statistics
+    from support.synthetic_runs import summarize
 
-    return statistics.summarize(runs, about="A small network.", paper="Section 4.1")
+    return summarize(runs, about="A small network.", paper="Section 4.1")

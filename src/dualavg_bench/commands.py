@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.progress import Progress
 
 from dualavg_bench.recipe import RecipeError, Scale
 from dualavg_bench.run.spec import RunSpec
-from dualavg_bench.store.files import StoreError, read_json, write_atomically
+from dualavg_bench.store.documents import read_document
+from dualavg_bench.store.files import StoreError, write_atomically
 from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Summary
 from dualavg_bench.terminal import Display, announce, console, print_run
 
 USER_ERRORS = (RecipeError, StoreError, ValueError, OSError)  # what the user can fix: printed in one line
@@ -34,8 +37,8 @@ def error_message(error: Exception) -> str:
 class Finished:
     """A study that has come to its end."""
 
-    summary: dict[str, Any]
-    runs: list[dict[str, Any]]
+    summary: Summary
+    runs: list[RunResult]
     report: Path
     failed: str = ""  # which optimizers are without result, and why
 
@@ -105,7 +108,7 @@ def run_study(
         Incomplete: at the end, when all is written, if some optimizers are without result.
     """
     from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-    from dualavg_bench.study.executor import Engine, Unfinished, finished_runs
+    from dualavg_bench.study.executor import Engine, Failure, Unfinished, finished_runs
     from dualavg_bench.study.study import Incomplete, Study
 
     if tensorboard:
@@ -126,10 +129,14 @@ def run_study(
                     stack.enter_context(there.turn)
                 display, engine = there.display, Engine(there.display.client, folder, study.data, scale)
 
-                def execute(specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-                    display.begin(name, specs)
+                def execute(specs: Sequence[RunSpec]) -> list[RunResult]:
+                    phase: Literal["tuning", "confirming"] = "confirming" if specs[0].test else "tuning"
+                    display.begin(name, phase, len({spec.hash for spec in specs}))
                     with there.waiting():
-                        return engine.execute(specs, name, lambda _, result: display.finished(name, result))
+                        return engine.execute(specs, name, count)
+
+                def count(_: RunSpec, result: RunResult | Failure) -> None:
+                    display.finished(name, result if isinstance(result, RunResult) else None)
 
                 summary, runs = study.run(execute, extend=extend, workers=display.workers())
     except Incomplete as error:
@@ -226,7 +233,7 @@ def _attempt(name: str, **more: Any) -> Finished | str:
         return run_study(name, **more)
     except Incomplete as error:
         console.print(f"{name}: {error_message(error)}", markup=False, soft_wrap=True)
-        report = more["out"].absolute() / f"{error.summary['recipe']}-{more['scale']}" / "report.html"
+        report = more["out"].absolute() / f"{error.summary.recipe}-{more['scale']}" / "report.html"
         why = "; ".join(dict.fromkeys(failure.sentence.rstrip(".") for failure in error.failures[:3]))
         return Finished(error.summary, error.runs, report, f"Runs failed: {why}.")
     except Exception as error:
@@ -241,19 +248,15 @@ def _attempt(name: str, **more: Any) -> Finished | str:
 
 
 def _found(name: str, scale: Scale, out: Path) -> Finished | None:
-    """Return a study that lies finished in `out`, if a page can be made of it; nobody asked for it now."""
-    from dualavg_bench.report.paper_page import render
-
+    """Return a finished study in `out` that this command did not run, if its files can be read."""
     folder = out.absolute() / f"{name}-{scale}"
     try:
-        summary = read_json(folder / "summary.json", "summary of a study")
-        if (summary["recipe"], summary["scale"]) != (name, scale):
+        summary = read_document(folder / "summary.json", Summary)
+        if (summary.recipe, summary.scale) != (name, scale):
             return None
-        found = Finished(summary, _runs_of(summary, folder), folder / "report.html")
-        render(scale, {name: (found.summary, found.runs)}, {}, {})
-    except Exception:  # noqa: BLE001 - of another version, half copied, edited: it is as if it were not there
+        return Finished(summary, _runs_of(summary, folder), folder / "report.html")
+    except StoreError:  # of another version, or damaged: as if it were not there
         return None
-    return found
 
 
 def run_one(
@@ -299,7 +302,7 @@ def run_one(
                 progress=lambda done, _: progress.update(task, completed=done),
             )
         if not dist.is_initialized() or dist.get_rank() == 0:
-            print_run(result, study.recipe.metric.name)
+            print_run(result)
             if tensorboard:
                 write_tensorboard([result], study.out)
     finally:
@@ -311,34 +314,15 @@ def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
     """Write the pages of studies again from what is on disk."""
     from dualavg_bench.report.study_page import render_comparison
 
-    files = [folder / "summary.json" for folder in folders]
-    summaries = [read_json(file, "summary of a study") for file in files]
+    summaries = [read_document(folder / "summary.json", Summary) for folder in folders]
     if compare:
         path = folders[0] / "compare.html"
-        with _whole(*files):
-            page = render_comparison(summaries, _told_apart(folders))
-        write_atomically(path, page.encode())
+        write_atomically(path, render_comparison(summaries, _told_apart(folders)).encode())
         return [path]
-    paths = []
-    for summary, folder, file in zip(summaries, folders, files, strict=True):
-        with _whole(file):
-            paths.append(_write_report(summary, _runs_of(summary, folder), folder))
-    return paths
-
-
-@contextlib.contextmanager
-def _whole(*files: Path) -> Iterator[None]:
-    """Say in a sentence that a summary lacks something that its page needs."""
-    from jinja2 import UndefinedError
-
-    try:
-        yield
-    except (KeyError, UndefinedError) as error:
-        missing = str(error).split()[-1]  # "'runs'", or "... has no attribute 'runs'"
-        raise StoreError(
-            f"{' or '.join(map(str, files))} is not whole, or a run that it names is not: the page needs "
-            f"{missing}. The study's command, given again, writes the summary anew."
-        ) from error
+    return [
+        _write_report(summary, _runs_of(summary, folder), folder)
+        for summary, folder in zip(summaries, folders, strict=True)
+    ]
 
 
 def _told_apart(folders: Sequence[Path]) -> list[str]:
@@ -351,17 +335,17 @@ def _told_apart(folders: Sequence[Path]) -> list[str]:
     return [str(path) for path in whole]
 
 
-def _runs_of(summary: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _runs_of(summary: Summary, folder: Path) -> list[RunResult]:
     runs = []
-    for run_hash in summary["runs"]:
-        run = RunFolder.of(folder, summary["recipe"], run_hash).result()
+    for run_hash in summary.runs:
+        run = RunFolder.of(folder, summary.recipe, run_hash).result()
         if run is None:
             raise StoreError(f"{folder} lacks the run {run_hash} of its summary: run the study again.")
         runs.append(run)
     return runs
 
 
-def _write_report(summary: dict[str, Any], runs: list[dict[str, Any]], folder: Path) -> Path:
+def _write_report(summary: Summary, runs: list[RunResult], folder: Path) -> Path:
     from dualavg_bench.report.study_page import render
 
     path = folder / "report.html"

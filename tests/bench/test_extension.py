@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pretended_study import make_study, pretend
+from support.synthetic_runs import run
 
 from dualavg_bench.recipe import Grid, Point
 from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.summaries import Extension
 from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
 
 
@@ -38,11 +41,11 @@ SHAPES = {
 def test_grids_of_all_shapes_stay_equally_large(shape: str, best: float, tmp_path: Path) -> None:
     mda, sgd = SHAPES[shape]
     summary, executed = outcome(tmp_path, {"mda": mda, "sgd": sgd}, {"mda": best, "sgd": 2.0})
-    sizes = {name: row["grid"]["points"] for name, row in summary["optimizers"].items()}
+    sizes = {name: row.grid.points for name, row in summary.optimizers.items()}
     assert sizes["mda"] == sizes["sgd"]
     for name in ("mda", "sgd"):  # what was executed, not what was said
         assert len({s.point for s in executed if s.optimizer == name and not s.test}) == sizes[name]
-    assert "unequal" not in summary["verdict"]
+    assert "unequal" not in summary.verdict
 
 
 def test_a_further_step_size_is_tried_with_all_that_its_grid_has(tmp_path: Path) -> None:
@@ -58,22 +61,22 @@ def test_a_single_step_size_is_extended_until_it_is_inside(tmp_path: Path) -> No
         grids = {"mda": grid((1.0,)), "sgd": grid((1.0,))}
         summary, executed = outcome(tmp_path / str(best), grids, {"mda": best, "sgd": best})
         assert sorted({s.point.lr for s in executed}) == pytest.approx(expected, rel=1e-2)
-        assert summary["optimizers"]["mda"]["chosen"]["edge"] == []
+        assert summary.optimizers["mda"].chosen.edge == []
 
 
 def test_a_single_step_size_that_stays_alone_is_said_to_be_on_an_edge(tmp_path: Path) -> None:
     study = make_study(tmp_path, grids={"mda": grid((1.0,)), "sgd": grid((1.0,))})
     summary, _ = study.run(pretend({"mda": 1.0, "sgd": 1.1}, []), extend=False)
     said = "CAUTION: the best step size of mda, 1, is the only one tried, on the edge of its grid"
-    assert said in summary["verdict"]
+    assert said in summary.verdict
 
 
 def test_extension_ends_and_says_that_it_did(tmp_path: Path) -> None:
     grids = {name: grid((0.1, 1.0, 10.0)) for name in ("mda", "sgd")}
     summary, executed = outcome(tmp_path, grids, {"mda": 1e30, "sgd": 1.0})
     assert len({s.point.lr for s in executed if s.optimizer == "mda"}) == 3 + MOST_EXTENSIONS
-    assert summary["extension"] == {"allowed": True, "rounds": 3, "most": 3}
-    assert "on the edge of its grid; grids were extended 3 times, which is the most" in summary["verdict"]
+    assert summary.extension == Extension(allowed=True, rounds=3, most=3)
+    assert "on the edge of its grid; grids were extended 3 times, the maximum" in summary.verdict
 
 
 def test_the_documentation_and_the_help_say_how_often(dualavg: Any) -> None:
@@ -95,7 +98,12 @@ def test_no_step_size_is_tried_twice_however_close_they_lie(
     grid = sorted({*lrs, *([lrs[0] * (1 + 1e-6)] if near else [])})
     points = {"mda": [Point(lr) for lr in grid], "sgd": [Point(1.0, decay) for decay in range(rows)]}
     runs = [
-        _run(name, point, abs(point.lr - (best if name == "mda" else 1.0)))
+        run(
+            name,
+            final=abs(point.lr - (best if name == "mda" else 1.0)),
+            higher_is_better=False,
+            **asdict(point),
+        )
         for name, mine in points.items()
         for point in mine
     ]
@@ -105,9 +113,3 @@ def test_no_step_size_is_tried_twice_however_close_they_lie(
     for name, mine in points.items():
         assert len({*mine, *more[name]}) == len(mine) + len(more[name])
         assert all(point.lr > 0 for point in more[name])
-
-
-def _run(name: str, point: Point, error: float) -> dict[str, Any]:
-    setting = {"lr": point.lr, "weight_decay": point.weight_decay, "schedule": point.schedule}
-    scores = {"metric": "error", "higher_is_better": False, "valid": {"error": [error]}}
-    return {"optimizer": name, **setting, "seed": 0, "hash": repr(point), "status": "finished", **scores}

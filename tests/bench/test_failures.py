@@ -1,6 +1,5 @@
 """Runs that fail, optimizers that are named twice, studies of fewer optimizers than before."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,9 @@ from support.tiny_study import Command, write_recipe
 from dualavg_bench import commands, terminal
 from dualavg_bench.recipe import Grid
 from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.documents import read_document
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Summary
 from dualavg_bench.study.executor import Failure, StudyFailed
 from dualavg_bench.study.study import Incomplete, Study
 
@@ -23,7 +25,7 @@ def failing(fails: Any, executed: list[RunSpec]) -> Any:
     """An executor of which some runs fail, as the engine says it: when all others are done."""
     execute = pretend(BEST, executed)
 
-    def run(specs: list[RunSpec]) -> list[dict[str, Any]]:
+    def run(specs: list[RunSpec]) -> list[RunResult]:
         done = execute([spec for spec in specs if not fails(spec)])
         lost = [Failure(spec, f"{spec.optimizer} raised OSError: no") for spec in specs if fails(spec)]
         if lost:
@@ -43,7 +45,7 @@ def incomplete(folder: Path, fails: Any) -> tuple[Incomplete, list[RunSpec]]:
     study = make_study(folder, grids=GRIDS)
     with pytest.raises(Incomplete) as raised:
         study.run(failing(fails, executed))
-    assert json.loads((study.out / "summary.json").read_text()) == raised.value.summary
+    assert read_document(study.out / "summary.json", Summary) == raised.value.summary
     return raised.value, executed
 
 
@@ -55,28 +57,28 @@ def test_an_optimizer_with_a_failed_tuning_run_is_without_result_and_the_others_
     )
     summary = error.summary
     assert {s.optimizer for s in executed if s.test} == {"mda", "sgd"}
-    assert set(summary["optimizers"]) == {"mda", "sgd"}
-    assert {run["optimizer"] for run in summary["runs"].values()} == {"mda", "sgd"}
-    assert len(summary["comparisons"]) == 1
-    (failure,) = summary["failures"]
-    assert (failure["optimizer"], failure["lr"], failure["seed"], failure["phase"]) == ("adam", 10, 1, "tune")
-    assert "WITHOUT RESULT: adam, of which 1 run failed (adam raised OSError: no)" in summary["verdict"]
+    assert set(summary.optimizers) == {"mda", "sgd"}
+    assert {run.optimizer for run in summary.runs.values()} == {"mda", "sgd"}
+    assert len(summary.comparisons) == 1
+    (failure,) = summary.failures
+    assert (failure.optimizer, failure.lr, failure.seed, failure.phase) == ("adam", 10, 1, "tune")
+    assert "NO RESULT: adam, because 1 run failed (adam raised OSError: no)" in summary.verdict
     assert "1 run failed; finished runs are kept. Run the command again to retry it." in str(error)
 
 
 def test_an_optimizer_with_a_failed_confirmation_keeps_its_tuning_and_has_no_score(tmp_path: Path) -> None:
     error, _ = incomplete(tmp_path, lambda s: s.optimizer == "sgd" and s.seed == 1001)
-    entry = error.summary["optimizers"]["sgd"]
-    assert entry["test"] is None
-    assert entry["grid"]["points"] == 3
-    assert [(pair["a"], pair["b"]) for pair in error.summary["comparisons"]] == [("mda", "adam")]
-    assert not [r for r in error.runs if r["optimizer"] == "sgd" and r["phase"] == "confirm"]
+    entry = error.summary.optimizers["sgd"]
+    assert entry.test is None
+    assert entry.grid.points == 3
+    assert [(pair.a, pair.b) for pair in error.summary.comparisons] == [("mda", "adam")]
+    assert not [r for r in error.runs if r.optimizer == "sgd" and r.phase == "confirm"]
 
 
 def test_where_all_confirmations_failed_the_tuning_is_reported(tmp_path: Path) -> None:
     error, _ = incomplete(tmp_path, lambda s: s.test)
-    assert error.summary["verdict"].startswith("Nothing is confirmed yet")
-    assert error.summary["verdict"].count("WITHOUT RESULT") == 3
+    assert error.summary.verdict.startswith("Nothing is confirmed yet")
+    assert error.summary.verdict.count("NO RESULT") == 3
 
 
 def test_where_every_optimizer_failed_in_tuning_there_is_nothing_to_report(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_er
     assert "adam raised OSError: no" in err
     assert f"report: {tmp_path / 'lines-quick' / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "lines-quick" / "report.html").read_text()
-    assert "adam: without result." in page
+    assert "adam: no result." in page
     found = commands._attempt("lines", scale="quick", out=tmp_path)
     assert isinstance(found, commands.Finished)
     assert found.failed == "Runs failed: adam raised OSError: no."
@@ -198,8 +200,8 @@ def test_a_study_of_fewer_optimizers_keeps_the_summary_and_page_of_more(
     assert again == summary
     two = make_study(tmp_path, grids={name: GRIDS[name] for name in ("mda", "sgd")})
     two.run(pretend(BEST, []))
-    assert set(json.loads((tmp_path / "summary.json").read_text())["optimizers"]) == {"mda", "sgd"}
-    assert json.loads((tmp_path / "summary-adam,mda,sgd.json").read_text()) == summary
+    assert set(read_document(tmp_path / "summary.json", Summary).optimizers) == {"mda", "sgd"}
+    assert read_document(tmp_path / "summary-adam,mda,sgd.json", Summary) == summary
     assert (tmp_path / "report-adam,mda,sgd.html").read_text() == "the page of three"
     terminal.announce(summary, tmp_path / "report.html", two.kept)
     kept = "summary-adam,mda,sgd.json and report-adam,mda,sgd.html"
@@ -213,8 +215,8 @@ def test_another_recipe_of_the_same_name_keeps_the_summary_and_page_of_the_first
     other = replace(make_study(tmp_path), reference="other.py")
     other.run(pretend(BEST, []))
     assert [path.name for path in other.kept] == ["summary-lines.py.json", "report-lines.py.html"]
-    assert json.loads(other.kept[0].read_text()) == summary
-    assert "other.py" in json.loads((tmp_path / "summary.json").read_text())["command"]
+    assert read_document(other.kept[0], Summary) == summary
+    assert "other.py" in read_document(tmp_path / "summary.json", Summary).command
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
@@ -225,14 +227,18 @@ def test_a_file_in_the_place_of_out_is_named(out: str, tmp_path: Path, dualavg: 
     assert f"{tmp_path / 'file'} is a file: --out must be a folder" in err
 
 
-def test_the_command_to_run_it_again_has_what_was_said_of_the_data(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path)
-    for data, more in ((None, ""), (tmp_path, " --data DIR")):
-        study = Study.of(str(recipe), "quick", tmp_path, data, ["mda", "sgd"])
-        summary: dict[str, Any] = {"format": 1, "optimizers": {}, "times": {}}
-        study._write(summary, extend=True, workers=3)
-        assert summary["command"] == f"dualavg study tiny.py --scale quick --optimizers mda,sgd{more}"
-        assert summary["times"]["workers"] == 3
-    study._write(summary, extend=False, workers=None)  # all was on disk: what is known is kept
-    assert summary["times"]["workers"] == 3
-    assert summary["command"].endswith("--data DIR --no-extend")
+def test_the_command_to_run_it_again_names_optimizers_data_and_extension(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    for data_given, extend, flags in (
+        (False, True, ""),
+        (True, True, " --data DIR"),
+        (True, False, " --data DIR --no-extend"),
+    ):
+        summary, _ = replace(study, data_given=data_given).run(pretend(BEST, []), extend=extend)
+        assert summary.command == f"dualavg study lines.py --scale quick --optimizers mda,sgd{flags}"
+
+
+def test_the_number_of_workers_is_kept_when_all_runs_are_on_disk(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    assert study.run(pretend(BEST, []), workers=3)[0].times.workers == 3
+    assert study.run(pretend(BEST, []), workers=None)[0].times.workers == 3

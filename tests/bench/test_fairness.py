@@ -50,20 +50,20 @@ def test_only_the_chosen_setting_reads_the_test_split(tmp_path: Path) -> None:
 def test_a_best_lr_on_the_edge_extends_every_grid_alike_until_it_is_inside(tmp_path: Path) -> None:
     executed: list[RunSpec] = []
     summary, _ = make_study(tmp_path).run(pretend({"mda": 300.0, "sgd": 1.2}, executed))
-    chosen = {name: row["chosen"] for name, row in summary["optimizers"].items()}
-    assert chosen["mda"]["lr"] == 100.0 or chosen["mda"]["lr"] == 1000.0
-    assert chosen["mda"]["edge"] == []
-    grids = {name: row["grid"] for name, row in summary["optimizers"].items()}
-    assert grids["mda"]["points"] == grids["sgd"]["points"] > 3
-    assert grids["mda"]["extended"] == grids["sgd"]["extended"] == grids["mda"]["points"] - 3
+    chosen = {name: row.chosen for name, row in summary.optimizers.items()}
+    assert chosen["mda"].lr == 100.0 or chosen["mda"].lr == 1000.0
+    assert chosen["mda"].edge == []
+    grids = {name: row.grid for name, row in summary.optimizers.items()}
+    assert grids["mda"].points == grids["sgd"].points > 3
+    assert grids["mda"].extended == grids["sgd"].extended == grids["mda"].points - 3
     assert max(s.point.lr for s in executed if s.optimizer == "sgd") == 10.0  # its extra points lie inside
 
 
 def test_without_extension_the_edge_is_said_loudly(tmp_path: Path) -> None:
     summary, _ = make_study(tmp_path).run(pretend({"mda": 300.0, "sgd": 1.0}, []), extend=False)
-    assert summary["optimizers"]["mda"]["chosen"]["edge"] == ["lr"]
-    assert "on the edge of its grid; grids were not extended (--no-extend)" in summary["verdict"]
-    assert summary["command"].endswith(" --no-extend")
+    assert summary.optimizers["mda"].chosen.edge == ["lr"]
+    assert "on the edge of its grid; grids were not extended (--no-extend)" in summary.verdict
+    assert summary.command.endswith(" --no-extend")
 
 
 def test_the_hash_covers_what_can_change_a_result() -> None:

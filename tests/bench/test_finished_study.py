@@ -3,13 +3,14 @@
 import importlib.util
 import json
 import re
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.synthetic_runs import study
+from support.synthetic_runs import renamed, study, summarize
 from support.tiny_study import Command, write_recipe
+
+from dualavg_bench.store.documents import read_document
+from dualavg_bench.store.results import RunResult
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,8 @@ def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path, t
     other = tmp_path / "elsewhere" / finished.name
     other.mkdir(parents=True)
     summary = json.loads((finished / "summary.json").read_text())
-    summary["runs"] = {name[::-1]: run for name, run in summary["runs"].items()}
-    (other / "summary.json").write_text(json.dumps(summary))
+    reversed_hashes = re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', json.dumps(summary))
+    (other / "summary.json").write_text(reversed_hashes)
     code, out, err = dualavg("report", "--compare", finished, other)
     assert code == 0, err
     assert out.strip() == str(finished / "compare.html")
@@ -60,41 +61,36 @@ def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path, t
 def test_report_does_not_compare_a_study_with_itself(dualavg: Command, finished: Path) -> None:
     code, _, err = dualavg("report", "--compare", finished, finished)
     assert code == 1
-    assert err == "dualavg: spirals-quick and spirals-quick are the same study, run for run: name it once."
+    assert (
+        err
+        == "dualavg: spirals-quick and spirals-quick are the same study, with the same runs: name it once."
+    )
 
 
-def test_a_summary_that_lacks_something_gets_a_sentence(
-    dualavg: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flags", [[], ["--compare"]], ids=["alone", "compared"])
+def test_a_summary_that_lacks_a_field_raises_a_one_line_error(
+    flags: list[str], dualavg: Command, finished: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dualavg_bench.report.study_page._figures", lambda *_: {})  # slow
-    folder = tmp_path / finished.name
-    shutil.copytree(finished, folder)
-    file = folder / "summary.json"
-    whole = json.loads(file.read_text())
-    newer = {"packages", "command", "extension", "failures"}  # a summary without them is an older one
-    optional = {"format", "budget", *newer}
-    cases = [({"runs", "optimizers"}, {"format": 1})]
-    cases += [({key}, {k: v for k, v in whole.items() if k != key}) for key in whole.keys() - optional]
-    for keys, damaged in cases:
-        file.write_text(json.dumps(damaged))
-        for more in ([], ["--compare"]):
-            code, _, err = dualavg("report", folder, *more)
-            assert code == 1, keys
-            assert err.startswith(f"dualavg: {file} is not whole, ")
-            assert re.search(r"the page needs '(\w+)'\. The study's command, given again, ", err)[1] in keys
+    file = tmp_path / "summary.json"
+    complete = json.loads((finished / "summary.json").read_text())
+    for field in complete.keys() - {"format"}:
+        file.write_text(json.dumps({name: value for name, value in complete.items() if name != field}))
+        code, _, err = dualavg("report", tmp_path, *flags)
+        assert code == 1, field
+        remedy = "run the study's command again to write it anew."
+        assert err == f"dualavg: {file} is damaged ({field}: field required): {remedy}"
 
 
 # The table
 
 
-def announced(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def announced(runs: list[RunResult], capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What the end of a study prints, up to the verdict."""
     from dualavg_bench import terminal
-    from dualavg_bench.analysis import statistics
 
-    summary = statistics.summarize(runs)
+    summary = summarize(runs)
     terminal.announce(summary, Path("report.html"))
-    return capsys.readouterr().out.partition(summary["verdict"][:20])[0].splitlines()
+    return capsys.readouterr().out.partition(summary.verdict[:20])[0].splitlines()
 
 
 def test_the_table_goes_from_best_to_worst_in_eighty_columns(
@@ -103,11 +99,8 @@ def test_the_table_goes_from_best_to_worst_in_eighty_columns(
     monkeypatch.setattr("dualavg_bench.terminal.console._width", 80)
     long = "schedulefree.AdamWScheduleFree"
     names = {"mda": "z.Lion", "sgd": long, "adam": "adam"}
-    runs = [
-        {**run, "optimizer": names[run["optimizer"]], "schedule": "inverse_sqrt"}
-        for run in study(confirm_diverges={("adam", 1003)})
-    ]
-    lines = announced(runs, capsys)
+    runs = study(confirm_diverges={("adam", 1003)}, schedule="inverse_sqrt")
+    lines = announced(renamed(runs, names), capsys)
     assert max(map(len, lines)) <= 80
     rows = [re.split(r"  +", line.strip()) for line in lines if " ± " in line]
     assert rows[0] == ["optimizer", "mean ± s.e.", "n", "lr", "decay", "schedule", "remarks"]
@@ -122,14 +115,14 @@ def test_the_table_goes_from_best_to_worst_in_eighty_columns(
 
 
 def test_the_table_has_remarks_only_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
-    calm = [run for run in study() if run["optimizer"] != "mda"]  # it is mda that ends on the edge
+    calm = [run for run in study() if run.optimizer != "mda"]  # it is mda that ends on the edge
     assert "remarks" not in "".join(announced(calm, capsys))
     assert "remarks" in "".join(announced(study(), capsys))
 
 
 def test_the_table_keeps_two_optimizers_of_one_name_apart(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"mda": "a.Lion", "sgd": "b.Lion", "adam": "adam"}
-    lines = announced([{**run, "optimizer": names[run["optimizer"]]} for run in study()], capsys)
+    lines = announced(renamed(study(), names), capsys)
     assert {line.split()[0] for line in lines if " ± " in line} >= {"a.Lion", "b.Lion", "adam"}
 
 
@@ -173,7 +166,7 @@ def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: 
 
     from dualavg_bench.report.tensorboard import write_tensorboard
 
-    runs = [json.loads(path.read_text()) for path in finished.rglob("result.json")]
+    runs = [read_document(path, RunResult) for path in finished.rglob("result.json")]
     for _ in range(2):
         write_tensorboard(runs, tmp_path)
     folders = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
@@ -181,18 +174,18 @@ def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: 
     assert "mda-lr0.3-wd0-linear-seed0" in folders
     diverged = 0
     for run in runs:
-        name = f"{run['optimizer']}-lr{run['lr']:g}-wd0-linear-seed{run['seed']}"
+        name = f"{run.optimizer}-lr{run.lr:g}-wd0-linear-seed{run.seed}"
         events = EventAccumulator(str(tmp_path / "tensorboard" / name)).Reload()
-        for split in ("train", "valid"):
-            points = events.Scalars(f"loss/{split}") if run[split]["step"] else []
-            assert [point.step for point in points] == run[split]["step"]
-            assert [point.value for point in points] == pytest.approx(run[split]["loss"], rel=1e-6)
+        for split, curve in (("train", run.train), ("valid", run.valid)):
+            points = events.Scalars(f"loss/{split}") if curve.step else []
+            assert [point.step for point in points] == curve.step
+            assert [point.value for point in points] == pytest.approx(curve["loss"], rel=1e-6)
         (said,) = events.Scalars("final/diverged")
         diverged += said.value
-        assert said.value == (run["status"] == "diverged")
-        if run["test"] is not None:
+        assert said.value == run.diverged
+        if run.test is not None:
             (score,) = events.Scalars("final/test accuracy")
-            assert score.value == pytest.approx(run["test"]["accuracy"], rel=1e-6)
+            assert score.value == pytest.approx(run.test["accuracy"], rel=1e-6)
     assert diverged == 1
 
 
@@ -200,8 +193,8 @@ def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: 
 def test_a_strange_name_stays_in_the_folder(finished: Path, tmp_path: Path) -> None:
     from dualavg_bench.report.tensorboard import write_tensorboard
 
-    run = json.loads(next(finished.rglob("result.json")).read_text())
-    write_tensorboard([{**run, "optimizer": "../../evil name"}], tmp_path / "study")
+    run = read_document(next(finished.rglob("result.json")), RunResult)
+    write_tensorboard([run.model_copy(update={"optimizer": "../../evil name"})], tmp_path / "study")
     assert [path.name for path in tmp_path.iterdir()] == ["study"]
     (only,) = (tmp_path / "study" / "tensorboard").iterdir()
     assert only.name.startswith(".._.._evil_name-lr")

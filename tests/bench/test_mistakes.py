@@ -98,7 +98,7 @@ def test_a_metric_has_a_name_of_its_own_and_a_direction(arguments: Any) -> None:
 
 def test_a_rule_against_divergence_can_be_turned_off(tmp_path: Path) -> None:
     recipe = make_recipe(diverged_above=INF)
-    assert execute(tmp_path, recipe, make_spec(recipe))["status"] == "finished"
+    assert execute(tmp_path, recipe, make_spec(recipe)).status == "finished"
 
 
 # When it is loaded ----------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ def test_an_untrained_network_without_test_score_is_refused_before_it_is_trained
 def test_what_else_is_not_finite_is_left_out_and_no_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(evaluate=lambda m, b: {**evaluate(m, b), "more": INF, "other": 2})
     result = execute(tmp_path, recipe, make_spec(recipe))
-    assert result["status"] == "finished"
-    assert set(result["valid"]) == {"step", "loss", "error", "other"}
-    assert set(result["test"]) == {"loss", "error", "other"}
+    assert result.status == "finished"
+    assert set(result.valid.names) == {"loss", "error", "other"}
+    assert set(result.test) == {"loss", "error", "other"}
 
 
 # What they raise ------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_an_evaluation_that_refuses_what_is_not_finite_is_a_divergence(
         model=lambda: torch.nn.Linear(6, 1), evaluate=strict_evaluate, schedules={"linear": spoil(value)}
     )
     result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-9))
-    assert (result["status"], result["diverged_at"], result["why"]) == ("diverged", 10, why)
-    assert result["test"] == {"loss": 1.0, "error": 1.0}
+    assert (result.status, result.diverged_at, result.why) == ("diverged", 10, why)
+    assert result.test == {"loss": 1.0, "error": 1.0}
 
 
 def test_an_evaluation_that_raises_on_a_sound_network_is_a_mistake(tmp_path: Path) -> None:
@@ -371,8 +371,8 @@ def test_a_mask_is_no_divergence(tmp_path: Path) -> None:
 def test_a_score_too_large_for_a_number_is_a_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(evaluate=steps_of(lambda right: {**right, "error": math.exp(1e4)}))
     result = execute(tmp_path, recipe, make_spec(recipe))
-    assert result["status"] == "diverged"
-    assert result["why"].startswith("the score is too large for a number")
+    assert result.status == "diverged"
+    assert result.why.startswith("the score is too large for a number")
 
 
 def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) -> None:
@@ -382,8 +382,8 @@ def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) 
 
     recipe = make_recipe(loss=strict_loss, model=network, schedules={"linear": spoil(NAN)}, evaluations=1)
     result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-9))
-    assert (result["status"], result["diverged_at"]) == ("diverged", 11)
-    assert result["why"] == "the network's parameters are not finite"
+    assert (result.status, result.diverged_at) == ("diverged", 11)
+    assert result.why == "the network's parameters are not finite"
 
 
 def test_a_test_split_that_raises_is_reported_with_its_line_and_tuning_is_kept(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.page_reader import words
-from support.synthetic_runs import run
+from support.synthetic_runs import run, summarize
 
 from dualavg_bench import cli, commands
 from dualavg_bench.analysis import paper, statistics
@@ -15,6 +15,9 @@ from dualavg_bench.recipe import RecipeError
 from dualavg_bench.recipe.loading import load
 from dualavg_bench.recipes import builtin
 from dualavg_bench.report import paper_page
+from dualavg_bench.store.documents import write_document
+from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import Curve
 
 TEX = Path(__file__).parents[3] / "shared" / "paper.tex"
 
@@ -27,18 +30,18 @@ def study(recipe, scores, n=5, higher=True, train=None):
         runs.append(run(name, 1.0, 0, "tune", score, **kind))
         for seed in range(n):
             wiggle = random.Random(f"{name} {seed}").gauss(0, 0.01)
-            made = run(name, 1.0, 1000 + seed, "confirm", score, test_score=score + wiggle, **kind)
             if train:
-                made["train"] = {"step": [10, 20], "loss": [9.0, train[name] + wiggle]}
-            runs.append(made)
+                losses = {"step": [10, 20], "loss": [9.0, train[name] + wiggle]}
+                kind["train"] = Curve.model_validate(losses)
+            runs.append(run(name, 1.0, 1000 + seed, "confirm", score, test_score=score + wiggle, **kind))
     return runs
 
 
 def verdicts(recipe, **arguments):
     return {
-        (row["a"], row["b"], row["split"]): row["verdict"]
+        (row.claim.a, row.claim.b, row.claim.split): row.verdict
         for row in paper.judge({recipe: study(recipe, **arguments)})
-        if row["recipe"] == recipe
+        if row.claim.recipe == recipe
     }
 
 
@@ -69,11 +72,11 @@ def test_every_score_stands_in_the_paper():
 def test_a_claim_says_no_more_than_the_direction_that_is_judged():
     """`roberta: SGD fails` must not agree because SGD was a little worse."""
     for claim in paper.CLAIMS:
-        assert not re.search(r"fail|far|badly|slight|little|match|signific|within|more", claim.says), claim
-        if claim.relation == "alike":
-            assert "are alike" in claim.says
-        elif "averaging" not in claim.says and "lambda" not in claim.says:
-            assert re.search("is (better|worse) than", claim.says)
+        assert not re.search(r"fail|far|badly|slight|little|match|signific|within|more", claim.text), claim
+        if claim.relation == "equal":
+            assert "are equal" in claim.text
+        elif "averaging" not in claim.text and "lambda" not in claim.text:
+            assert re.search("is (better|worse) than", claim.text)
     strong = {(c.recipe, c.a, c.b): c.words for c in paper.CLAIMS if c.words}
     assert strong["roberta", "adam", "sgd"] == "it fails"
     assert strong["imagenet", "mda", "adam"] == "it trails far behind"
@@ -104,11 +107,11 @@ def test_lower_perplexity_is_better():
     assert verdicts("wikitext103", scores={"mda": 33.0, "adam": 31.0}, higher=False)[key] == "disagrees"
 
 
-def test_likeness_is_not_told_apart_or_disagrees_but_is_never_shown():
+def test_a_claim_of_equal_is_never_confirmed_by_a_test_for_a_difference():
     key = ("mda", "adam", "test")
     scores = [{"mda": 0.9, "adam": 0.9}, {"mda": 5.0, "adam": 0.9}, {"mda": 0.9, "adam": 5.0}]
     assert [verdicts("fastmri", scores=s)[key] for s in scores] == [
-        *("not told apart", "disagrees", "disagrees")
+        *("no difference found", "disagrees", "disagrees")
     ]
 
 
@@ -126,17 +129,17 @@ def test_p_is_corrected_over_all_claims_of_the_page():
         "cifar10": study("cifar10", {"mda": 95.0, "sgd": 94.9}),
         "imagenet": study("imagenet", {"mda": 70.0, "sgd": 69.9, "adam": 69.9}),
     }
-    rows = [row for row in paper.judge(studies) if row["n"]]
+    rows = [row for row in paper.judge(studies) if row.n]
     assert len(rows) == 4
-    assert [row["p_holm"] for row in rows] == statistics.holm([row["p"] for row in rows])
-    alone = next(row for row in paper.judge({"cifar10": studies["cifar10"]}) if row["n"])
-    assert alone["p_holm"] < rows[0]["p_holm"]
+    assert [row.p_holm for row in rows] == statistics.holm([row.p for row in rows])
+    alone = next(row for row in paper.judge({"cifar10": studies["cifar10"]}) if row.n)
+    assert alone.p_holm < rows[0].p_holm
 
 
 def test_the_sentence_counts_every_claim():
     rows = paper.judge({"cifar10": study("cifar10", {"mda": 94.0, "sgd": 95.0})})
     said = paper.finding(rows, "quick")
-    assert "1 disagrees, " in said
+    assert "1 disagrees; " in said
     assert sum(map(int, re.findall(r"\d+", said.partition(":")[2]))) == len(paper.CLAIMS)
 
 
@@ -145,14 +148,14 @@ def page():
     runs = study(
         "iwslt14", {"mda": 30.0, "adam": 31.0, "sgd": 20.0}, train={"mda": 3.0, "adam": 3.0, "sgd": 4.0}
     )
-    studies = {"iwslt14": (statistics.summarize(runs, paper="<b>Section</b>"), runs)}
+    studies = {"iwslt14": (summarize(runs, paper="<b>Section</b>"), runs)}
     return paper_page.render("mini", studies, {"iwslt14": "iwslt14-mini/report.html"}, {"fastmri": "No <i>."})
 
 
 def test_the_page_has_every_row_and_every_claim(page):
     text = words(page)
     for claim in paper.CLAIMS:
-        assert claim.says + (f"the paper: {claim.words}" if claim.words else "") in text
+        assert claim.text + (f"the paper: {claim.words}" if claim.words else "") in text
     for score in paper.SCORES:
         assert score.printed in text
     assert text.count("not run") >= len(paper.RECIPES) - 1
@@ -164,17 +167,16 @@ def test_the_page_has_every_row_and_every_claim(page):
 
 def test_the_page_says_that_only_directions_are_judged_and_what_sgd_is(page):
     text = words(page)
-    assert "Only the direction is judged, not how far" in text
+    assert "Only the direction is judged, not the size" in text
     assert "Our sgd is SGD with momentum 0.9 in every experiment" in text
 
 
 def test_every_optimizer_of_a_claim_has_a_row_with_its_metric_though_nothing_was_run():
-    rows = {(row["recipe"], row["optimizer"]): row for row in paper.table({})}
+    rows = {(row.recipe, row.optimizer): row for row in paper.table({})}
     for claim in paper.CLAIMS:
         for name in (claim.a, claim.b):
-            assert (rows[claim.recipe, name]["metric"], rows[claim.recipe, name]["unit"]) == paper.METRICS[
-                claim.recipe
-            ]
+            row = rows[claim.recipe, name]
+            assert (row.metric, row.unit) == paper.METRICS[claim.recipe]
     text = words(paper_page.render("mini", {}, {}, {}))
     dash = paper_page.DASH
     for name in ("mda", "sgd", "adam"):
@@ -187,7 +189,7 @@ def test_the_figures_of_a_study_stand_two_and_two(page):
 
 
 def test_the_page_says_what_is_missing_and_escapes_it(page):
-    assert "fastmri was not run to its end. No <i>." in words(page)
+    assert "fastmri is not complete. No <i>." in words(page)
     assert "<i>" not in page
     assert "<b>" not in page
 
@@ -204,14 +206,12 @@ def stand_in(monkeypatch):
         ran.append(name)
         if name in broken:
             raise broken[name]
-        runs = study(name, SCORES)
+        runs = study(name, SCORES, n=2)
         folder = out.absolute() / f"{name}-{scale}"
         for one in runs:
-            place = folder / "runs" / name / one["hash"]
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "result.json").write_text(json.dumps(one))
-        summary = statistics.summarize(runs)
-        (folder / "summary.json").write_text(json.dumps(summary))
+            RunFolder.of(folder, name, one.hash).finish(one)
+        summary = summarize(runs)
+        write_document(folder / "summary.json", summary)
         (folder / "report.html").write_text("")
         return commands.Finished(summary, runs, folder / "report.html")
 
@@ -229,22 +229,25 @@ def reproduce(out, *more):
     return code, words((out / "reproduction-quick.html").read_text())
 
 
-@pytest.mark.parametrize("more", [[], ["--together", "--workers", "1"]], ids=["in turn", "together"])
+TOGETHER = ["--together", "--workers", "1"]
+
+
 @pytest.mark.parametrize(
-    ("error", "said", "traced"),
+    ("error", "said", "traced", "more"),
     [
-        (RecipeError("There is no ImageNet here."), "There is no ImageNet here.", False),
-        (IsADirectoryError(21, "Is a directory", "/d/x"), "/d/x: Is a directory.", False),
-        (OSError(28, "No space left on device"), "No space left on device.", False),
-        (ZeroDivisionError("by nothing"), "ZeroDivisionError: by nothing", True),
-        (AssertionError(), "AssertionError", True),
+        (RecipeError("There is no ImageNet here."), "There is no ImageNet here.", False, []),
+        (RecipeError("There is no ImageNet here."), "There is no ImageNet here.", False, TOGETHER),
+        (IsADirectoryError(21, "Is a directory", "/d/x"), "/d/x: Is a directory.", False, []),
+        (OSError(28, "No space left on device"), "No space left on device.", False, []),
+        (ZeroDivisionError("by nothing"), "ZeroDivisionError: by nothing", True, []),
+        (AssertionError(), "AssertionError", True, TOGETHER),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_one_study_that_fails_does_not_keep_the_others_from_running(
     error, said, traced, more, tmp_path, stand_in, monkeypatch, capfd
 ):
-    monkeypatch.setattr(paper_page, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_section", unfigured)
     ran, broken = stand_in
     broken["imagenet"] = error
     code, text = reproduce(tmp_path, *more)
@@ -252,20 +255,14 @@ def test_one_study_that_fails_does_not_keep_the_others_from_running(
     assert sorted(ran) == sorted(paper.RECIPES)
     printed, errors = capfd.readouterr()
     assert f"imagenet failed: {said}\n" in printed
-    assert f"imagenet was not run to its end. {said} Claims" in text
+    assert f"imagenet is not complete. {said} Claims" in text
     assert text.count("Its own page") == len(paper.RECIPES) - 1
     assert ("Traceback" in errors) == traced
 
 
 def unfigured(summary, _, link):
     """A study on the page without figures: drawing takes most of the time."""
-    return {
-        "title": summary["recipe"],
-        "verdict": summary["verdict"],
-        "link": link,
-        "figures": [],
-        "samples": None,
-    }
+    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {})
 
 
 def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
@@ -278,7 +275,7 @@ def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
 
 
 def test_the_page_keeps_finished_studies_that_were_not_asked_for(tmp_path, stand_in, monkeypatch):
-    monkeypatch.setattr(paper_page, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_section", unfigured)
     ran, _ = stand_in
     reproduce(tmp_path, "--recipes", "cifar10,fastmri")
     code, text = reproduce(tmp_path, "--recipes", "iwslt14")
@@ -310,7 +307,7 @@ def damages(folder):
 
 
 def test_a_study_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, stand_in, monkeypatch):
-    monkeypatch.setattr(paper_page, "_study", unfigured)
+    monkeypatch.setattr(paper_page, "_section", unfigured)
     reproduce(tmp_path, "--recipes", "cifar10")
     folder = tmp_path / "cifar10-quick"
     for what, damage in damages(folder):
@@ -319,7 +316,7 @@ def test_a_study_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, stand_
         code, text = reproduce(tmp_path, "--recipes", "iwslt14")
         assert code == 0, what
         assert text.count("Its own page") == 1, what
-        assert "was not run to its end" not in text, what
+        assert "is not complete" not in text, what
 
 
 def test_an_unknown_experiment_is_named(tmp_path, capsys):

@@ -1,17 +1,18 @@
 """What the report claims: a safe, self-contained, deterministic page."""
 
-import copy
 import html
-import json
+import random
 import re
 
 import pytest
+from matplotlib.figure import Figure
 from support.page_reader import Reader, Tables, words
-from support.synthetic_runs import study
+from support.synthetic_runs import MACHINE, study, summarize
 
-from dualavg_bench.analysis import statistics
 from dualavg_bench.analysis.formatting import p_text
-from dualavg_bench.report import study_page
+from dualavg_bench.analysis.statistics import holm
+from dualavg_bench.report import figures, study_page
+from dualavg_bench.store.summaries import Extension, FailedRun, GridSize, Summary
 
 MINUS = "\N{MINUS SIGN}"
 EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
@@ -28,38 +29,56 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(study_page, "_figures", lambda *_: {})
 
 
+@pytest.fixture
+def quick_figures(monkeypatch):
+    """Figures that are drawn, but not laid out and written as SVG, which takes most of the time."""
+    monkeypatch.setattr(figures, "svg", lambda draw, *_, **__: draw(Figure().add_subplot()) or "")
+
+
+@pytest.fixture
+def drawn_as_dots(monkeypatch):
+    """Pages with captions, and a dot for each figure."""
+    names = ("train", "valid", "differences", "sensitivity", "budget", "time", "memory")
+    monkeypatch.setattr(study_page, "_figures", lambda *_: dict.fromkeys(names, "."))
+
+
 def another(summary):
     """The same study as if other runs had made it."""
-    return json.loads(re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', json.dumps(summary)))
+    reverse = re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', summary.model_dump_json())
+    return Summary.model_validate_json(reverse)
+
+
+def with_entry(summary, name, **changes):
+    """The summary with other parts of one optimizer."""
+    entry = summary.optimizers[name].model_copy(update=changes)
+    return summary.model_copy(update={"optimizers": summary.optimizers | {name: entry}})
 
 
 def test_the_verdict_comes_first(page, summary):
     text = words(page)
-    assert text.index(summary["verdict"]) < text.index("Test accuracy (%)") < text.index("Paired differences")
+    assert text.index(summary.verdict) < text.index("Test accuracy (%)") < text.index("Paired differences")
 
 
 def test_scores_and_differences_stand_there_with_their_n(page, summary):
     text = words(page)
-    test = summary["optimizers"]["mda"]["test"]
-    assert f"{test['mean']:.2f} ± {test['se']:.2f}" in text
-    pair = summary["comparisons"][0]
-    assert f"mda {MINUS} sgd (5) +{pair['difference']:.2f} +{pair['low']:.2f} to +{pair['high']:.2f}" in text
+    test = summary.optimizers["mda"].test
+    assert f"{test.mean:.2f} ± {test.se:.2f}" in text
+    pair = summary.comparisons[0]
+    assert f"mda {MINUS} sgd (5) +{pair.difference:.2f} +{pair.low:.2f} to +{pair.high:.2f}" in text
     assert "(n = 23)" in text
     assert "1 of 5" in text
 
 
 def test_a_winner_on_the_edge_is_an_alarm_and_one_inside_is_not(page, summary, runs, undrawn):
     assert "mda: best step size on the edge of its grid." in words(page)
-    inside = copy.deepcopy(summary)
-    for entry in inside["optimizers"].values():
-        entry["chosen"]["edge"] = []
+    chosen = summary.optimizers["mda"].chosen.model_copy(update={"edge": []})
+    inside = with_entry(summary, "mda", chosen=chosen)
     assert 'class="alarm"' in page
     assert 'class="alarm"' not in study_page.render(inside, runs)
 
 
 def test_unequal_budgets_are_an_alarm(summary, runs, undrawn):
-    uneven = copy.deepcopy(summary)
-    uneven["optimizers"]["sgd"]["grid"]["points"] = 12
+    uneven = with_entry(summary, "sgd", grid=GridSize(points=12, runs=24, diverged=0, extended=0))
     assert "Unequal budgets. Grid points tried: mda 9, sgd 12, adam 9." in words(
         study_page.render(uneven, runs)
     )
@@ -69,11 +88,9 @@ def test_divergences_are_results(page, undrawn):
     text = words(page)
     assert "diverged at step 212 (seed 1003): the training loss is nan" in text
     assert "diverged at step 112 (seed 0), step 262 (seed 1)" in text
-    calm = [r for r in study() if r["status"] != "diverged"]
+    calm = [r for r in study() if not r.diverged]
     # The grid lost some settings with its diverged runs; what is left has nothing to report.
-    assert re.search(
-        r"None of the \d+ runs diverged", words(study_page.render(statistics.summarize(calm), calm))
-    )
+    assert re.search(r"None of the \d+ runs diverged", words(study_page.render(summarize(calm), calm)))
 
 
 def test_it_says_what_was_run_on_what_and_how_to_repeat_it(page):
@@ -101,12 +118,12 @@ def test_the_page_needs_no_network_and_no_script(page):
 
 def test_every_string_from_a_recipe_or_run_is_escaped():
     lrs = {f"pkg.{EVIL}": (0.1, 0.3, 1.0), "sgd": (0.1, 0.3, 1.0)}
-    runs = study(lrs=lrs, metric=EVIL, unit=EVIL, recipe=EVIL, scale=EVIL, why=EVIL, schedule=EVIL)
-    for r in runs:
-        r["machine"] = {EVIL: EVIL}
-    summary = statistics.summarize(runs, about=EVIL, paper=EVIL)
+    machine = MACHINE.model_copy(update={"cpu": EVIL, "torch": EVIL, "dualavg": EVIL})
+    given = {"metric": EVIL, "unit": EVIL, "recipe": EVIL, "why": EVIL, "schedule": EVIL, "machine": machine}
+    runs = study(lrs=lrs, packages={EVIL: EVIL}, **given)
+    summary = summarize(runs, about=EVIL, paper=EVIL, command=f"dualavg study {EVIL}")
     both = study_page.render_comparison([summary, another(summary)], [EVIL, "b"])
-    for page in (study_page.render(summary, runs, command=EVIL), both):
+    for page in (study_page.render(summary, runs), both):
         reader = Reader(page)
         assert "script" not in reader.tags
         assert "alert('x')" in reader.text  # it is there, as text
@@ -124,8 +141,9 @@ def test_ids_are_unique_and_every_reference_has_its_target(page, summary):
 
 
 def test_the_same_input_gives_the_same_page_to_the_byte(page, summary, runs):
-    again = json.loads(json.dumps(summary))  # as read back from summary.json
-    assert study_page.render(again, list(reversed(runs))) == page
+    again = Summary.model_validate_json(summary.model_dump_json())  # as read back from summary.json
+    shuffled = random.Random(0).sample(runs, len(runs))
+    assert study_page.render(again, shuffled) == page
 
 
 def test_a_page_without_runs_has_all_but_the_curves(summary):
@@ -134,28 +152,26 @@ def test_a_page_without_runs_has_all_but_the_curves(summary):
     assert "Step-size sensitivity" in text
 
 
-def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs):
-    alone = [r for r in runs if r["optimizer"] == "mda"]
-    one_seed = [r for r in runs if r["phase"] == "tune" or r["seed"] == 1000]
-    tuned = [r for r in runs if r["phase"] == "tune"]
-    assert "Paired differences" not in words(study_page.render(statistics.summarize(alone), alone))
-    assert "no test possible" in words(study_page.render(statistics.summarize(one_seed), one_seed))
-    assert "not confirmed" in words(study_page.render(statistics.summarize(tuned), tuned))
+def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs, quick_figures):
+    alone = [r for r in runs if r.optimizer == "mda"]
+    one_seed = [r for r in runs if r.phase == "tune" or r.seed == 1000]
+    tuned = [r for r in runs if r.phase == "tune"]
+    assert "Paired differences" not in words(study_page.render(summarize(alone), alone))
+    assert "no test possible" in words(study_page.render(summarize(one_seed), one_seed))
+    assert "not confirmed" in words(study_page.render(summarize(tuned), tuned))
 
 
-def test_the_comparison_corrects_over_all_studies(summary):
-    others = [statistics.summarize(study(seed, scale=f"s{seed}")) for seed in (1, 2)]
-    for other in others:
-        other["runs"] = {f"{other['scale']}{name}": run for name, run in other["runs"].items()}
-    everything = [summary, *others]
-    pairs = [pair for one in everything for pair in one["comparisons"]]
-    corrected = statistics.holm([pair["p"] for pair in pairs])
+def test_the_comparison_corrects_over_all_studies(summary, undrawn):
+    mini = summarize(study(1, lrs=dict.fromkeys(("mda", "sgd", "adam"), (0.2, 0.4)), scale="mini"))
+    everything = [summary, mini, another(summarize(study(2, scale="paper")))]
+    pairs = [pair for one in everything for pair in one.comparisons]
+    corrected = holm([pair.p for pair in pairs])
     text = words(study_page.render_comparison(everything))
-    overview = text[: text.index(html.unescape(summary["verdict"]))]
+    overview = text[: text.index(html.unescape(summary.verdict))]
     assert overview.count(f"mda {MINUS} sgd (5)") == 3
     for p in corrected:
         assert p_text(p).removeprefix("= ") in overview
-    assert any(p > pair["p_holm"] for p, pair in zip(corrected, pairs, strict=True))
+    assert any(p > pair.p_holm for p, pair in zip(corrected, pairs, strict=True))
     with pytest.raises(ValueError, match="no studies"):
         study_page.render_comparison([])
 
@@ -166,13 +182,15 @@ def test_studies_of_one_title_are_told_apart(summary, undrawn):
     assert "cifar10 (quick), here" in named
     assert "cifar10 (quick), there" in named
     assert "cifar10 (quick), study 2" in words(study_page.render_comparison(both))
-    other = {**both[1], "scale": "mini"}
+    other = both[1].model_copy(update={"scale": "mini"})
     assert "there" not in words(study_page.render_comparison([summary, other], ["here", "there"]))
-    assert "6 pairs of all studies on this page, and so is larger than in the study's own table" in named
+    assert "6 pairs of all studies on this page. It is larger than in a study's own table" in named
 
 
 def test_a_study_is_not_compared_with_itself(summary):
-    with pytest.raises(ValueError, match=r"^here and there are the same study, run for run: name it once\.$"):
+    with pytest.raises(
+        ValueError, match=r"^here and there are the same study, with the same runs: name it once\.$"
+    ):
         study_page.render_comparison([summary, another(summary), summary], ["here", "other", "there"])
 
 
@@ -200,100 +218,101 @@ def test_on_paper_nothing_is_parted_from_its_heading_or_caption(page):
 
 
 def test_what_a_machine_lacks_is_left_out(summary, undrawn):
-    bare = {**summary, "machines": [{"cores": 2, "gpu": None, "torch": "2.13.0"}]}
-    text = words(study_page.render(bare))
-    assert "cores: 2; torch: 2.13.0" in text
+    text = words(study_page.render(summary))
+    assert "cores: 2; system: Linux" in text
     assert "gpu" not in text
     assert "None" not in text
 
 
 def test_packages_are_listed_and_pinned_where_there_is_one_version(summary, undrawn):
     packages = {"dualavg": ["0.1"], "madgrad": ["1.3"], "torch": ["2.13.0"], "zoo": ["1.0+cpu"]}
-    text = words(study_page.render({**summary, "packages": packages | {"lion": ["1", "2"]}}))
+    text = words(study_page.render(summary.model_copy(update={"packages": packages | {"lion": ["1", "2"]}})))
     install = "pip install torch==2.13.0 madgrad==1.3 zoo==1.0 '.[bench]' # in a clone of dualavg 0.1"
     assert f"{install} dualavg study" in text
     assert "madgrad 1.3" in text
     assert "lion 1 and 2" in text
-    older = {key: value for key, value in summary.items() if key != "packages"}
     bare = "pip install torch==2.13.0 '.[bench]' # in a clone of dualavg 0.1 dualavg study"
-    assert bare in words(study_page.render(older))
+    assert bare in words(study_page.render(summary))
+    old = MACHINE.model_copy(update={"torch": "2.12.0"})
+    assert "pip install" not in words(
+        study_page.render(summary.model_copy(update={"machines": [MACHINE, old]}))
+    )
 
 
 def test_a_winner_that_never_trained_is_not_in_bold(undrawn):
     runs = study(confirm_diverges={("mda", s) for s in range(1000, 1005)}, untrained=95.0)
-    assert "<strong>95." not in study_page.render(statistics.summarize(runs), runs)
+    assert "<strong>95." not in study_page.render(summarize(runs), runs)
 
 
 def test_all_that_tie_for_the_best_are_in_bold(undrawn):
     runs = study()
     for r in runs:
-        if r["phase"] == "confirm" and r["optimizer"] != "adam":
-            r["test"]["accuracy"] = 95.0 + (r["seed"] - 1002) * (1 if r["optimizer"] == "mda" else -1)
-    text = study_page.render(statistics.summarize(runs), runs)
+        if r.phase == "confirm" and r.optimizer != "adam":
+            r.test["accuracy"] = 95.0 + (r.seed - 1002) * (1 if r.optimizer == "mda" else -1)
+    text = study_page.render(summarize(runs), runs)
     assert text.count("<strong>95.00 ± 0.71</strong>") == 2
     assert words(text).count("tied for best") == 2
 
 
 def test_one_is_one_and_what_was_added_is_said_where_it_was_added(summary, undrawn):
-    one = copy.deepcopy(summary)
-    one["optimizers"]["sgd"]["grid"] = {"points": 1, "runs": 1, "diverged": 0, "extended": 1}
+    one = with_entry(summary, "sgd", grid=GridSize(points=1, runs=1, diverged=0, extended=1))
     text = words(study_page.render(one))
-    assert "linear: 1 point, 1 run, 1 point added because a best lay on an edge" in text
+    assert "linear: 1 point, 1 run, 1 point added because a best lr was on an edge" in text
     assert "linear: 9 points, 18 runs, 2 diverged" in text
 
 
 def test_an_optimizer_without_result_is_said_loudly_and_why(undrawn):
     failure = {"lr": 0.1, "weight_decay": 0.0, "schedule": "linear", "run": "ab", "why": f"it raised {EVIL}"}
     failures = [
-        {**failure, "optimizer": "sgd", "seed": 1000, "phase": "confirm"},
-        {**failure, "optimizer": "x.Lion", "seed": 0, "phase": "tune"},
+        FailedRun(**failure, optimizer="sgd", seed=1000, phase="confirm"),
+        FailedRun(**failure, optimizer="x.Lion", seed=0, phase="tune"),
     ]
-    runs = [r for r in study() if r["phase"] == "tune" or r["optimizer"] != "sgd"]
-    summary = statistics.summarize(runs, failures=failures)
+    runs = [r for r in study() if r.phase == "tune" or r.optimizer != "sgd"]
+    summary = summarize(runs, failures=failures)
     page = study_page.render(summary, runs)
     text = words(page)
-    assert "sgd: without result. 1 of its runs failed, so that it was not confirmed; see Failures." in text
-    assert "x.Lion: without result. 1 of its runs failed, so that it was not tuned on as many points" in text
-    assert text.count("no result") == 2
+    assert "sgd: no result. 1 of its runs failed, so it was not confirmed; see Failures." in text
+    assert "x.Lion: no result. 1 of its runs failed, so it was not tuned on as many points" in text
+    assert page.count('class="number">no result<') == 2
     assert re.search(
         r"x\.Lion *tuning *lr 0\.1, weight decay 0, linear, seed 0 *it raised <script>alert", text
     )
-    assert "WITHOUT RESULT: sgd, of which 1 run failed (it raised" in summary["verdict"]
+    assert "NO RESULT: sgd, because 1 run failed (it raised" in summary.verdict
     assert "script" not in Reader(page).tags
-    assert [pair["b"] for pair in summary["comparisons"]] == ["adam"]
+    assert [pair.b for pair in summary.comparisons] == ["adam"]
 
 
 def test_an_edge_that_was_not_extended_says_so(undrawn):
-    runs = study()
-    kept = statistics.summarize(runs, extension={"allowed": False, "rounds": 0, "most": 3})
-    assert "not its best: grids were not extended (--no-extend)." in words(study_page.render(kept, runs))
-    assert "not its best." in words(study_page.render(statistics.summarize(runs), runs))
+    for extension, reason in (
+        (Extension(allowed=False, rounds=0, most=3), "grids were not extended (--no-extend)."),
+        (Extension(allowed=True, rounds=1, most=1), "grids were extended once, the maximum."),
+    ):
+        page = words(study_page.render(summarize(study(), extension=extension)))
+        assert f"so mda may do better than shown here; {reason}" in page
 
 
-def test_the_cost_says_what_was_measured_and_under_which_load(summary, runs):
-    def said(**times):
-        return words(study_page.render({**summary, "times": summary["times"] | times}))
+def test_the_cost_says_what_was_measured_and_under_which_load(summary, drawn_as_dots):
+    def page(workers=None, gpu=None):
+        times = summary.times.model_copy(update={"workers": workers})
+        machines = [MACHINE.model_copy(update={"gpu": gpu})]
+        return words(study_page.render(summary.model_copy(update={"times": times, "machines": machines})))
 
-    assert "On the machine below, with 4 workers at once" in said(workers=4)
-    assert "On the machine below, one run at a time" in said(workers=1)
-    older = said()
-    assert "On the machine below, other runs may have shared it" in older
-    assert "of the whole process: Python, torch, data, network and activations" in older
-    gpu = {**summary, "machines": [{"gpu": "A100"}]}
-    assert "of what torch allocated on the GPU" in words(study_page.render(gpu))
+    assert "On the machine below, with 4 workers at the same time" in page(workers=4)
+    assert "On the machine below, one run at a time" in page(workers=1)
+    assert "On the machine below, other runs may have shared it" in page()
+    assert "the whole process, with Python, torch, data, network and activations" in page()
+    assert "what torch allocated on the GPU" in page(gpu="A100")
+
+
+@pytest.mark.parametrize(("higher", "end"), [(True, "bottom"), (False, "top")])
+def test_captions_name_the_end_at_which_crosses_and_carets_are(higher, end, drawn_as_dots):
+    text = words(study_page.render(summarize(study(higher_is_better=higher))))
+    assert f"At the {end}, at a different height for each optimizer: a cross" in text
+    assert f"to about {figures.REACH} times the distance of the median one" in text
+    assert f"A hollow caret at the {end}: outside the plot" in text
 
 
 def test_the_command_to_run_it_again_explains_its_data_folder(summary, undrawn):
-    text = words(study_page.render({**summary, "command": "dualavg study a.py --scale mini --data DIR"}))
-    assert "--data DIR DIR is the folder that holds the data set." in text
+    other = summary.model_copy(update={"command": "dualavg study a.py --scale mini --data DIR"})
+    assert "--data DIR DIR is the folder that holds the data set." in words(study_page.render(other))
     assert "DIR" not in words(study_page.render(summary))
-    assert "--optimizers adam,mda,sgd --data DIR" in words(study_page.render({**summary, "scale": "mini"}))
-
-
-def test_writing_goes_through_the_given_function(summary, runs, page, tmp_path):
-    seen = []
-    path = tmp_path / "report.html"
-    assert study_page.write_report(summary, runs, path, write=lambda *a: seen.append(a)) == path
-    assert seen == [(path, page)]
-    study_page.compare_report([summary], path)
-    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -147,7 +147,7 @@ def test_a_truncated_result_stops_the_study_with_a_one_line_error(
     target.write_bytes(results[0].read_bytes()[:100])
     code, _, errors = dualavg("study", undisturbed.recipe, "--out", tmp_path, "--workers", "1")
     assert code == 1
-    assert errors.startswith(f"dualavg: {target} is not a whole result of a run")
+    assert errors.startswith(f"dualavg: {target} is not a complete result of a run")
 
 
 def test_the_report_can_be_written_again(undisturbed: Study, dualavg: Command) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from support.lines import NUMBERS, Lines, evaluate, execute, loss, make_recipe, make_spec
+from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, numbers
 
 from dualavg_bench.recipe import RecipeError, Splits
 from dualavg_bench.run import training
@@ -34,10 +34,10 @@ def test_a_run_that_is_cut_off_goes_on_bit_for_bit(
     spec = make_spec(recipe, optimizer, lr=0.05)
     whole = execute(tmp_path / "whole", recipe, spec)
     parts = execute(tmp_path / "parts", recipe, spec, stop_at=(1, 2, 4))
-    assert {key: parts[key] for key in NUMBERS} == {key: whole[key] for key in NUMBERS}
-    assert whole["status"] == "finished"
-    assert whole["valid"]["step"] == [0, 10, 20, 30, 40, 50, 60]
-    assert whole["valid"]["loss"][-1] != whole["valid"]["loss"][0]
+    assert numbers(parts) == numbers(whole)
+    assert whole.status == "finished"
+    assert whole.valid.step == [0, 10, 20, 30, 40, 50, 60]
+    assert whole.valid["loss"][-1] != whole.valid["loss"][0]
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     asked = len(splits.train.asked)
     again = execute(tmp_path, recipe, make_spec(recipe))
     assert len(splits.train.asked) == asked
-    assert {k: v for k, v in again.items() if k != "format"} == first
+    assert again == first
 
 
 def test_seeds_decide_start_order_and_augmentation_whatever_the_optimizer(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_seeds_decide_start_order_and_augmentation_whatever_the_optimizer(tmp_pa
             splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
             recipe = make_recipe(splits)
             result = execute(tmp_path, recipe, make_spec(recipe, optimizer, lr=0.05, seed=seed))
-            seen[optimizer, seed] = (splits.train.asked, splits.train.noise, result["valid"]["loss"][0])
+            seen[optimizer, seed] = (splits.train.asked, splits.train.noise, result.valid["loss"][0])
     for seed in (0, 1):
         assert seen["mda", seed] == seen["sgd", seed] == seen["adam", seed]
     assert all(a != b for a, b in zip(seen["mda", 0], seen["mda", 1], strict=True))
@@ -84,7 +84,7 @@ def _jittered(folder: Path, seed: int = 0, stop_at: tuple[int, ...] = ()) -> Any
     splits = Splits(Jittered(100, 0), Lines(40, 1), Lines(40, 2))
     recipe = make_recipe(splits)
     result = execute(folder, recipe, make_spec(recipe, lr=0.05, seed=seed), stop_at)
-    return splits.train.noise, {key: result[key] for key in NUMBERS}
+    return splits.train.noise, numbers(result)
 
 
 def test_augmentation_by_global_generators_is_seeded_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_is_random_in_how_data_are_made_is_the_same_every_time(tmp_path: Pa
 
     recipe = make_recipe(data=shuffled)
     spec = make_spec(recipe, data=fingerprint(read(recipe, tmp_path), test=True))
-    assert execute(tmp_path, recipe, spec)["status"] == "finished"
+    assert execute(tmp_path, recipe, spec).status == "finished"
 
 
 def test_tuning_never_reads_the_test_split(tmp_path: Path) -> None:
@@ -129,26 +129,26 @@ def test_tuning_never_reads_the_test_split(tmp_path: Path) -> None:
 
     recipe = make_recipe(Splits(Lines(100, 0), Lines(40, 1), Forbidden(40, 2)))
     result = execute(tmp_path, recipe, make_spec(recipe, test=False))
-    assert result["test"] is None
-    assert result["phase"] == "tune"
+    assert result.test is None
+    assert result.phase == "tune"
 
 
 def test_divergence_is_a_result_and_scores_as_the_untrained_network(tmp_path: Path) -> None:
     recipe = make_recipe()
     result = execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e6))
-    assert result["status"] == "diverged"
-    assert 1 <= result["diverged_at"] < 60
-    assert "loss" in result["why"]
+    assert result.status == "diverged"
+    assert 1 <= result.diverged_at < 60
+    assert "loss" in result.why
     healthy = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
-    assert result["test"] == healthy["test"]  # a step size of zero leaves the network untrained
-    assert all(map(torch.isfinite, map(torch.tensor, result["valid"]["loss"])))
+    assert result.test == healthy.test  # a step size of zero leaves the network untrained
+    assert all(map(torch.isfinite, map(torch.tensor, result.valid["loss"])))
 
 
 def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(diverged_above=0.5)
     result = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
-    assert result["status"] == "diverged"
-    assert result["diverged_at"] == training.WINDOW
+    assert result.status == "diverged"
+    assert result.diverged_at == training.WINDOW
 
 
 def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> N
         return loss(model, batch) * min(1e-3 * (len(steps) - 1), 0.02)
 
     recipe = make_recipe(loss=from_nothing)
-    assert execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-6))["status"] == "finished"
+    assert execute(tmp_path, recipe, make_spec(recipe, "sgd", lr=1e-6)).status == "finished"
     steps.clear()
     large = make_recipe(loss=lambda model, batch: 1e6 * from_nothing(model, batch))
-    assert execute(tmp_path, large, make_spec(large, "sgd", lr=1e-12))["status"] == "diverged"
+    assert execute(tmp_path, large, make_spec(large, "sgd", lr=1e-12)).status == "diverged"
 
 
 def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_accumulated_parts_are_one_batch(tmp_path: Path) -> None:
     results = []
     for parts in (1, 2, 4):
         recipe = make_recipe(splits, accumulate=parts, **plain)
-        results.append(execute(tmp_path, recipe, make_spec(recipe))["train"]["loss"])
+        results.append(execute(tmp_path, recipe, make_spec(recipe)).train["loss"])
     for losses in results[1:]:
         assert losses == pytest.approx(results[0], rel=1e-5)
 
@@ -189,8 +189,8 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
         execute(tmp_path, recipe := make_recipe(splits, compile=flag, **model), make_spec(recipe))
         for flag in (False, True)
     )
-    assert compiled["train"]["loss"] == pytest.approx(eager["train"]["loss"], rel=1e-4)
-    assert compiled["hash"] != eager["hash"]
+    assert compiled.train["loss"] == pytest.approx(eager.train["loss"], rel=1e-4)
+    assert compiled.hash != eager.hash
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_foreign_checkpoint_gets_a_sentence_and_without_it_the_run_starts_over
     assert str(file) in str(raised.value)
     assert "delete it" in str(raised.value)
     file.unlink()
-    assert training.run(spec, recipe, folder, tmp_path)["status"] == "finished"
+    assert training.run(spec, recipe, folder, tmp_path).status == "finished"
 
 
 class Pair(NamedTuple):
@@ -258,4 +258,4 @@ def test_a_batch_may_have_names(tmp_path: Path) -> None:
     recipe = make_recipe(Splits(Named(100, 0), Lines(40, 1), Lines(40, 2)), loss=named_loss)
     plain = make_recipe()
     named, usual = (execute(tmp_path, r, make_spec(r, lr=0.05, seed=3)) for r in (recipe, plain))
-    assert named["train"] == usual["train"]
+    assert named.train == usual.train

@@ -95,7 +95,7 @@ def test_samples_are_the_middle_slices_of_two_test_volumes(splits):
         with h5py.File(volume.path) as file:
             middle = torch.from_numpy(file["reconstruction_rss"][phantoms.SLICES // 2])
         assert torch.equal(picture.truth, middle)
-        assert samples.to_json(picture)["shape"] == [phantoms.CROP, phantoms.CROP]
+        assert samples.encode(picture).shape == (phantoms.CROP, phantoms.CROP)
         assert not torch.equal(picture.made, picture.truth)
 
 

@@ -187,7 +187,7 @@ def test_four_test_sentences_are_shown(model, splits):
         zip(splits.test.given[:4], splits.test.wanted[:4], strict=True)
     )
     assert [one.made for one in shown] == iwslt14.hypotheses(model, splits.test.pick(range(4)), 20)
-    assert all(samples.to_json(one)["kind"] == "passage" for one in shown)
+    assert all(samples.encode(one).kind == "passage" for one in shown)
 
 
 # The recipe

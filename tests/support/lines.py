@@ -12,6 +12,7 @@ from dualavg_bench.run import training
 from dualavg_bench.run.data import fingerprint
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import RunResult
 
 
 class Lines:
@@ -84,7 +85,7 @@ def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int
     )
 
 
-def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...] = ()) -> dict[str, Any]:
+def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...] = ()) -> RunResult:
     """Run to the end, cut off and taken up again after the given windows."""
     asked = 0
 
@@ -100,4 +101,6 @@ def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...
     return training.run(spec, recipe, run, folder, should_stop=should_stop)
 
 
-NUMBERS = ("train", "valid", "test", "status", "diverged_at")
+def numbers(result: RunResult) -> dict[str, Any]:
+    """What two executions of one run have in common to the last bit."""
+    return result.model_dump(include={"train", "valid", "test", "status", "diverged_at"})

@@ -1,13 +1,16 @@
 """A study whose runs are made up: its grid and seeds are real, nothing is trained."""
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dualavg_bench.recipe import Grid, Seeds
 from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.store.results import Curve, RunResult, RunTime
 from dualavg_bench.study.study import Study
 from support.lines import make_recipe
+from support.synthetic_runs import MACHINE
 
 
 def make_study(folder: Path, **changes: Any) -> Study:
@@ -27,31 +30,30 @@ def pretend(best: dict[str, float], executed: list[RunSpec]):
     return execute
 
 
-def result(spec: RunSpec, best: dict[str, float]) -> dict[str, Any]:
+def result(spec: RunSpec, best: dict[str, float]) -> RunResult:
     error = abs(math.log(spec.point.lr / best[spec.optimizer])) + 0.01 * (spec.seed % 7)
-    return {
-        "format": 1,
-        "hash": spec.hash,
-        "recipe": "lines",
-        "scale": "quick",
-        "optimizer": spec.optimizer,
-        "lr": spec.point.lr,
-        "weight_decay": spec.point.weight_decay,
-        "schedule": spec.point.schedule,
-        "seed": spec.seed,
-        "phase": "confirm" if spec.test else "tune",
-        "metric": "error",
-        "higher_is_better": False,
-        "unit": "",
-        "status": "finished",
-        "diverged_at": None,
-        "why": None,
-        "steps": 60,
-        "spec": spec.to_json(),
-        "train": {"step": [10], "loss": [error]},
-        "valid": {"step": [0, 60], "loss": [9.0, error], "error": [9.0, error]},
-        "test": {"loss": error, "error": error} if spec.test else None,
-        "time": {"seconds": 1.0, "step_ms": 1.0, "optimizer_ms": 0.1},
-        "peak_mb": 1.0,
-        "machine": {"torch": "2.13.0", "dualavg": "0.1"},
-    }
+    return RunResult(
+        hash=spec.hash,
+        recipe="lines",
+        scale="quick",
+        optimizer=spec.optimizer,
+        **asdict(spec.point),
+        seed=spec.seed,
+        phase="confirm" if spec.test else "tune",
+        metric="error",
+        higher_is_better=False,
+        unit="",
+        status="finished",
+        diverged_at=None,
+        why=None,
+        steps=60,
+        spec=spec.to_json(),
+        train=Curve.model_validate({"step": [10], "loss": [error]}),
+        valid=Curve.model_validate({"step": [0, 60], "loss": [9.0, error], "error": [9.0, error]}),
+        test={"loss": error, "error": error} if spec.test else None,
+        samples=[],
+        time=RunTime(seconds=1.0, step_ms=1.0, optimizer_ms=0.1),
+        peak_mb=1.0,
+        packages={},
+        machine=MACHINE,
+    )

@@ -1,42 +1,37 @@
-"""A study made up from a formula: what `store` hands over, without training anything."""
+"""A study made up from a formula: results as `store` hands them over, without training anything."""
 
 import math
 import random
 
-from dualavg_bench.store.results import spec_hash
+from dualavg_bench.analysis.summary import summarize as summarize_runs
+from dualavg_bench.store.results import Curve, Machine, RunResult, RunTime, spec_hash
+from dualavg_bench.store.summaries import Extension
 
 LRS = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1), "adam": (1e-4, 1e-3, 1e-2)}
 DECAYS = (0.0, 1e-4, 1e-3)
-MACHINE = {
-    "cpu": "Synthetic CPU @ 2.0 GHz",
-    "cores": 2,
-    "python": "3.11.7",
-    "torch": "2.13.0",
-    "dualavg": "0.1",
-}
+STEPS = 300
+MACHINE = Machine(
+    cpu="Synthetic CPU @ 2.0 GHz",
+    cores=2,
+    gpu=None,
+    system="Linux",
+    python="3.11.7",
+    torch="2.13.0",
+    dualavg="0.1",
+)
+NOT_EXTENDED = Extension(allowed=False, rounds=0, most=3)
 
 
 def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
     """One result; `final` is its last validation score, and its test score in a confirmation."""
     weight_decay, schedule = changes.pop("weight_decay", 0.0), changes.pop("schedule", "linear")
-    diverged_at, steps = changes.pop("diverged_at", None), 300
-    test_score, untrained = changes.pop("test_score", final - 0.5), changes.pop("untrained", 10.0)
-    metric = changes.get("metric", "accuracy")
+    diverged_at, untrained = changes.pop("diverged_at", None), changes.pop("untrained", 10.0)
+    test_score = untrained if diverged_at else changes.pop("test_score", final - 0.5)
+    metric = changes.setdefault("metric", "accuracy")
+    why = changes.pop("why", "the training loss is nan") if diverged_at else None
     spec = {"optimizer": optimizer, "point": [lr, weight_decay, schedule], "seed": seed, "phase": phase}
     rng = random.Random(repr((optimizer, lr, weight_decay, schedule, seed, phase)))
-    end = diverged_at or steps
-    shape = [(s, 1 - math.exp(-4 * s / steps)) for s in range(0, end + 1, 30)]
-    wiggle = [final * 0.01 * rng.gauss(0, 1) * (0 < s < steps) for s, _ in shape]
-    scores = [
-        untrained + (final - untrained) * t / (1 - math.exp(-4)) + w
-        for (_, t), w in zip(shape, wiggle, strict=True)
-    ]
-    train = [(s, 2.3 * math.exp(-3 * s / steps) + 0.03 * rng.random()) for s in range(10, end + 1, 10)]
-    if diverged_at:
-        train += [(end + 1, 40.0)]
-        test_score = untrained
-    result = {
-        "format": 1,
+    values = {
         "hash": spec_hash(spec),
         "recipe": "cifar10",
         "scale": "quick",
@@ -46,26 +41,44 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "schedule": schedule,
         "seed": seed,
         "phase": phase,
-        "metric": metric,
         "higher_is_better": True,
         "unit": "%",
+        "steps": STEPS,
         "status": "diverged" if diverged_at else "finished",
         "diverged_at": diverged_at,
-        "why": "the training loss is nan" if diverged_at else None,
-        "steps": steps,
+        "why": why,
         "spec": spec,
-        "train": {"step": [s for s, _ in train], "loss": [loss for _, loss in train]},
-        "valid": {"step": [s for s, _ in shape], "loss": [2.3 - 2 * t for _, t in shape], metric: scores},
+        **curves(rng, metric, final, untrained, diverged_at),
         "test": {"loss": 0.4, metric: test_score} if phase == "confirm" else None,
-        "time": {
-            "seconds": 12 + rng.random(),
-            "step_ms": 4.2 + 0.5 * len(optimizer) / 4 + 0.1 * rng.random(),
-            "optimizer_ms": 0.2 * len(optimizer) + 0.05 * rng.random(),
-        },
+        "samples": [],
+        "time": RunTime(
+            seconds=12 + rng.random(),
+            step_ms=4.2 + 0.5 * len(optimizer) / 4 + 0.1 * rng.random(),
+            optimizer_ms=0.2 * len(optimizer) + 0.05 * rng.random(),
+        ),
         "peak_mb": 400.0 + 12 * len(optimizer),
-        "machine": dict(MACHINE),
+        "packages": {},
+        "machine": MACHINE,
     }
-    return result | changes
+    return RunResult(**values | changes)
+
+
+def curves(rng, metric, final, untrained, diverged_at):
+    """Training loss and validation scores that approach their ends exponentially."""
+    end = diverged_at or STEPS
+    shape = [(s, 1 - math.exp(-4 * s / STEPS)) for s in range(0, end + 1, 30)]
+    wiggle = [final * 0.01 * rng.gauss(0, 1) * (0 < s < STEPS) for s, _ in shape]
+    scores = [
+        untrained + (final - untrained) * t / (1 - math.exp(-4)) + w
+        for (_, t), w in zip(shape, wiggle, strict=True)
+    ]
+    train = [(s, 2.3 * math.exp(-3 * s / STEPS) + 0.03 * rng.random()) for s in range(10, end + 1, 10)]
+    train += [(end + 1, 40.0)] if diverged_at else []
+    losses = [2.3 - 2 * t for _, t in shape]
+    return {
+        "train": Curve.model_validate({"step": [s for s, _ in train], "loss": [loss for _, loss in train]}),
+        "valid": Curve.model_validate({"step": [s for s, _ in shape], "loss": losses, metric: scores}),
+    }
 
 
 def study(seed=0, lrs=None, offsets=None, confirm_diverges=(), **changes):
@@ -98,3 +111,14 @@ def study(seed=0, lrs=None, offsets=None, confirm_diverges=(), **changes):
                 run(optimizer, lr, s, "confirm", final, weight_decay=weight_decay, **extra, **changes)
             )
     return runs
+
+
+def summarize(runs, **arguments):
+    """The summary of a study whose grids were not extended, unless `arguments` say otherwise."""
+    defaults = {"command": "dualavg study cifar10 --scale quick", "extension": NOT_EXTENDED}
+    return summarize_runs(runs, **defaults | arguments)
+
+
+def renamed(runs, names):
+    """The same runs as if other optimizers had made them; specs and hashes stay as they were."""
+    return [r.model_copy(update={"optimizer": names.get(r.optimizer, r.optimizer)}) for r in runs]

@@ -1,1 +1,1 @@
-"""Pure functions of finished runs: statistics, verdicts, the paper's claims."""
+"""Pure functions of finished runs: scores, selection, statistics, summary, verdict, the paper's claims."""

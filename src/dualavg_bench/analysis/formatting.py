@@ -2,29 +2,36 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from dualavg_bench.store.summaries import Statistics
+
+MINUS = "\N{MINUS SIGN}"
 
 
 def decimals(errors: Iterable[float | None]) -> int:
-    """Decimals that show two digits of the smallest standard error, or one more than the median one needs."""
-    known = sorted(1 - math.floor(math.log10(error)) for error in errors if error)
-    return min(6, max(0, min(known[-1], known[len(known) // 2] + 1))) if known else 2
+    """Return the decimals that show two digits of the smallest standard error.
+
+    One far smaller than the others does not count: at most one more than the median one needs.
+    """
+    needed = sorted(1 - math.floor(math.log10(error)) for error in errors if error)
+    return min(6, max(0, min(needed[-1], needed[len(needed) // 2] + 1))) if needed else 2
 
 
-def interval_decimals(pairs: Iterable[Mapping[str, Any]]) -> int:
-    """The same for pairs, all of which must show: a 95% interval is about four standard errors wide."""
-    return max((decimals([(p["high"] - p["low"]) / 4]) for p in pairs if p["low"] is not None), default=2)
+def interval_decimals(intervals: Iterable[tuple[float | None, float | None]]) -> int:
+    """Return the decimals for 95% intervals, which are about four standard errors wide."""
+    widths = [high - low for low, high in intervals if low is not None and high is not None]
+    return max((decimals([width / 4]) for width in widths), default=2)
 
 
-def with_error(described: Mapping[str, Any], places: int) -> str:
-    """Mean ± standard error, where there is one."""
-    mean = f"{described['mean']:.{places}f}".replace("-", "\N{MINUS SIGN}")
-    return mean if described["se"] is None else f"{mean} ± {described['se']:.{places}f}"
+def with_error(described: Statistics, places: int) -> str:
+    """Return mean ± standard error, or the mean alone."""
+    mean = f"{described.mean:.{places}f}".replace("-", MINUS)
+    return mean if described.se is None else f"{mean} ± {described.se:.{places}f}"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The last component of each dotted name, where no other name ends alike, for places that are narrow.
+    """Return the last component of each dotted name, or the full name where two end in the same one.
 
     Examples:
         >>> short_names(["sgd", "schedulefree.SGDScheduleFree"])["schedulefree.SGDScheduleFree"]
@@ -33,17 +40,17 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         ['a.Lion', 'b.Lion']
     """
     last = {name: name.rpartition(".")[2] or name for name in names}
-    ends = Counter(last.values())
-    return {name: short if ends[short] == 1 else name for name, short in last.items()}
+    counts = Counter(last.values())
+    return {name: short if counts[short] == 1 else name for name, short in last.items()}
 
 
 def signed(value: float, places: int) -> str:
-    """A number with its sign, and a true minus."""
-    return f"{value:+.{places}f}".replace("-", "\N{MINUS SIGN}")
+    """Return a number with its sign, and a true minus."""
+    return f"{value:+.{places}f}".replace("-", MINUS)
 
 
 def p_text(p: float) -> str:
-    """A p value as it follows the letter p; never rounded to the 5% that it is compared with.
+    """Return what follows the letter p. A p value is never rounded to the 5% that it is compared with.
 
     Examples:
         >>> p_text(0.0497), p_text(0.0003), p_text(0.25)
@@ -58,7 +65,7 @@ def p_text(p: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time, in the unit that suits it.
+    """Return a time in the unit that suits it.
 
     Examples:
         >>> duration(42.2), duration(600), duration(9000)
@@ -69,11 +76,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def counted(n: int, what: str) -> str:
-    """A number and what it counts, in the plural unless it is one.
+def counted(n: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless it is one.
 
     Examples:
         >>> counted(1, "point"), counted(3, "point")
         ('1 point', '3 points')
     """
-    return f"{n} {what}{'' if n == 1 else 's'}"
+    return f"{n} {noun}{'' if n == 1 else 's'}"

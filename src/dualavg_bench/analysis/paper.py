@@ -1,19 +1,19 @@
-"""What the paper reports, row by row and claim by claim, and whether finished studies say the same.
+"""What the paper reports, scores and claims, and whether finished studies agree.
 
-Pure functions of summaries and runs. A claim compares two optimizers; ours is the paired difference over the
-confirmation seeds, with Holm's correction over all claims that could be tested.
+A claim compares two optimizers. Our side is the paired difference over the confirmation seeds, with Holm's
+correction over all claims that could be tested.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from dualavg_bench.analysis import statistics, verdict
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
 RECIPES = ("cifar10", "imagenet", "fastmri", "cifar10_ablation", "iwslt14", "roberta", "wikitext103")
-
-
-METRICS = {  # and units, also of what was not run
+METRICS = {  # and units, for experiments that were not run
     "cifar10": ("accuracy", "%"),
     "imagenet": ("accuracy", "%"),
     "fastmri": ("ssim", ""),
@@ -26,7 +26,7 @@ METRICS = {  # and units, also of what was not run
 
 @dataclass(frozen=True)
 class Score:
-    """A number of the paper, and its standard error, with the digits that the paper prints."""
+    """A score and its standard error, with the digits that the paper prints."""
 
     recipe: str
     optimizer: str
@@ -36,26 +36,26 @@ class Score:
 
     @property
     def value(self) -> float:
-        """The number."""
+        """The score as a number."""
         return float(self.printed)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper says that `a` is better than `b`, or that they are alike; `by` how much, where it says so.
+    """The paper says that `a` is better than `b`, or that they are equal; `by` how much, if it says so.
 
-    Only this direction is judged, and `says` says no more. What the paper adds of how far is in `words`.
+    Only the direction is judged, and `text` states only that. `words` is what the paper says of the size.
     """
 
     recipe: str
     where: str
-    says: str
+    text: str
     a: str
-    relation: Literal["better", "alike"]
+    relation: Literal["better", "equal"]
     b: str
     by: float | None = None
     words: str = ""
-    split: Literal["test", "train"] = "test"  # the metric on test, or the training loss
+    split: Literal["test", "train"] = "test"  # the metric on the test split, or the training loss
 
 
 SCORES = (
@@ -84,10 +84,10 @@ FAR, BADLY, FAILS = "it trails far behind", "particularly badly", "it fails"
 TRAIN = "in training loss"
 CLAIMS = (
     Claim("cifar10", CIFAR, "MDA is better than SGD+M", "mda", "better", "sgd", 0.36, "slightly"),
-    Claim("imagenet", IMAGENET, "MDA and SGD+M are alike", "mda", "alike", "sgd", words="within errors"),
+    Claim("imagenet", IMAGENET, "MDA and SGD+M are equal", "mda", "equal", "sgd", words="within errors"),
     Claim("imagenet", IMAGENET, "Adam is worse than MDA", "mda", "better", "adam", words=FAR),
     Claim("imagenet", IMAGENET, "Adam is worse than SGD+M", "sgd", "better", "adam", words=FAR),
-    Claim("fastmri", MRI, "MDA and Adam are alike", "mda", "alike", "adam", words="within errors"),
+    Claim("fastmri", MRI, "MDA and Adam are equal", "mda", "equal", "adam", words="within errors"),
     Claim("fastmri", MRI, "SGD is worse than MDA", "mda", "better", "sgd", words=BADLY),
     Claim("fastmri", MRI, "SGD is worse than Adam", "adam", "better", "sgd", words=BADLY),
     Claim("cifar10_ablation", ABLATION, "momentum helps dual averaging", "da+momentum", "better", "da", 3.71),
@@ -95,11 +95,11 @@ CLAIMS = (
     Claim("iwslt14", NMT, "MDA is better than Adam", "mda", "better", "adam", 0.08, "by 0.20 in its text"),
     Claim("iwslt14", NMT, "SGD is worse than MDA", "mda", "better", "sgd", 5.73),
     Claim("iwslt14", NMT, "SGD is worse than Adam", "adam", "better", "sgd", 5.65),
-    Claim("iwslt14", NMT, f"MDA and Adam are alike {TRAIN}", "mda", "alike", "adam", split="train"),
+    Claim("iwslt14", NMT, f"MDA and Adam are equal {TRAIN}", "mda", "equal", "adam", split="train"),
     Claim("roberta", MLM, "Adam is better than MDA", "adam", "better", "mda", 0.35, "by a small gap"),
     Claim("roberta", MLM, "SGD is worse than MDA", "mda", "better", "sgd", words=FAILS),
     Claim("roberta", MLM, "SGD is worse than Adam", "adam", "better", "sgd", words=FAILS),
-    Claim("roberta", MLM, f"MDA and Adam are alike {TRAIN}", "mda", "alike", "adam", split="train"),
+    Claim("roberta", MLM, f"MDA and Adam are equal {TRAIN}", "mda", "equal", "adam", split="train"),
     Claim("wikitext103", LM, "MDA is better than Adam", "mda", "better", "adam", 1.51),
     Claim("wikitext103", LM, "SGD is worse than MDA", "mda", "better", "sgd", 46.96),
     Claim("wikitext103", LM, "SGD is worse than Adam", "adam", "better", "sgd", 45.45),
@@ -107,95 +107,102 @@ CLAIMS = (
 )
 
 AGREES, NOISE, DISAGREES, UNTESTED, NOT_RUN = "agrees", "within noise", "disagrees", "no test", "not run"
-NOT_APART = (
-    "not told apart"  # where likeness is claimed: no evidence against it, which is not evidence for it
-)
+NO_DIFFERENCE = "no difference found"  # where "equal" is claimed: not evidence for it
 
 
-def judge(studies: Mapping[str, Sequence[statistics.Run]]) -> list[dict[str, Any]]:
-    """Return every claim with our difference, its interval, n, Holm's p, and the verdict.
+@dataclass(frozen=True)
+class Judgement:
+    """A claim and our side of it.
 
-    `advantage` is how much better the claim's `a` did than its `b`, whichever way the score runs.
+    `advantage` is how much better the claim's `a` did than its `b`, in either direction of the metric.
+    """
+
+    claim: Claim
+    n: int = 0  # seeds; 0 if it was not run
+    advantage: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours agrees with the claim."""
+        if not self.n:
+            return NOT_RUN
+        if self.p_holm is None:
+            return UNTESTED
+        significant = statistics.is_significant(self.p_holm)
+        if self.claim.relation == "equal":
+            return DISAGREES if significant else NO_DIFFERENCE
+        if not significant:
+            return NOISE
+        return AGREES if self.advantage > 0 else DISAGREES
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """The paper's score and ours, for one optimizer of one experiment."""
+
+    recipe: str
+    optimizer: str
+    metric: str
+    unit: str
+    theirs: Score | None
+    ours: OptimizerSummary | None
+
+
+def judge(studies: Mapping[str, Sequence[RunResult]]) -> list[Judgement]:
+    """Judge every claim.
 
     Args:
         studies: the runs of each recipe that was studied.
     """
-    rows = [{**asdict(claim), **_measured(claim, studies.get(claim.recipe, ()))} for claim in CLAIMS]
-    tested = [row for row in rows if row["n"]]
-    for row, p in zip(tested, statistics.holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
-    for row in rows:
-        row["verdict"] = _verdict(row)
-    return rows
+    measured = [_measure(claim, studies.get(claim.recipe, ())) for claim in CLAIMS]
+    corrected = iter(statistics.holm([row.p for row in measured if row.n]))
+    return [replace(row, p_holm=next(corrected)) if row.n else row for row in measured]
 
 
-def _measured(claim: Claim, runs: Sequence[statistics.Run]) -> dict[str, Any]:
-    """Our side of a claim."""
-    confirmed = [run for run in runs if run["phase"] == "confirm" and run["optimizer"] in (claim.a, claim.b)]
-    if {run["optimizer"] for run in confirmed} != {claim.a, claim.b}:
-        return {"advantage": None, "low": None, "high": None, "p": None, "p_holm": None, "n": 0}
-    pair = statistics.compare(confirmed, claim.split)[0]
-    upwards = claim.split == "test" and confirmed[0]["higher_is_better"]
-    sign = (1 if upwards else -1) * (1 if pair["a"] == claim.a else -1)
-    tested = pair["low"] is not None
-    low, high = sorted((sign * pair["low"], sign * pair["high"])) if tested else (None, None)
-    return {
-        "advantage": sign * pair["difference"],
-        "low": low,
-        "high": high,
-        "p": pair["p"],
-        "p_holm": None,
-        "n": pair["n"],
-    }
+def _measure(claim: Claim, runs: Sequence[RunResult]) -> Judgement:
+    """Return our side of a claim, before Holm's correction."""
+    confirmed = [run for run in runs if run.phase == "confirm" and run.optimizer in (claim.a, claim.b)]
+    if {run.optimizer for run in confirmed} != {claim.a, claim.b}:
+        return Judgement(claim)
+    (pair,) = statistics.compare(confirmed, claim.split)
+    higher_is_better = claim.split == "test" and confirmed[0].higher_is_better
+    sign = (1 if higher_is_better else -1) * (1 if pair.a == claim.a else -1)
+    low, high = pair.low, pair.high
+    if low is not None and high is not None:
+        low, high = sorted((sign * low, sign * high))
+    return Judgement(claim, pair.n, sign * pair.difference, low, high, pair.p)
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
-    if not row["n"]:
-        return NOT_RUN
-    if row["p_holm"] is None:
-        return UNTESTED
-    told = verdict.distinguishable(row)
-    if row["relation"] == "alike":
-        return DISAGREES if told else NOT_APART
-    if not told:
-        return NOISE
-    return AGREES if row["advantage"] > 0 else DISAGREES
-
-
-def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return theirs and ours for every optimizer of every experiment, studied or not."""
+def table(summaries: Mapping[str, Summary]) -> list[ScoreRow]:
+    """Return the paper's scores and ours for every optimizer of every experiment, studied or not."""
     rows = []
     for recipe in RECIPES:
         summary = summaries.get(recipe)
         theirs = {score.optimizer: score for score in SCORES if score.recipe == recipe}
         claimed = [name for claim in CLAIMS if claim.recipe == recipe for name in (claim.a, claim.b)]
-        metric, unit = METRICS[recipe]
         for name in dict.fromkeys([*(verdict.rank(summary) if summary else ()), *theirs, *claimed]):
-            entry = summary["optimizers"].get(name) if summary else None
-            rows.append(
-                {
-                    "recipe": recipe,
-                    "optimizer": name,
-                    "metric": metric,
-                    "unit": unit,
-                    "theirs": theirs.get(name),
-                    "ours": entry["test"] if entry else None,
-                    "chosen": entry["chosen"] if entry else None,
-                }
-            )
+            ours = summary.optimizers.get(name) if summary else None
+            rows.append(ScoreRow(recipe, name, *METRICS[recipe], theirs.get(name), ours))
     return rows
 
 
-def finding(rows: Sequence[Mapping[str, Any]], scale: str) -> str:
-    """Return one sentence: how many claims agree, are within noise, or not."""
-    words = {  # one, several
-        AGREES: ("agrees", "agree"),
-        NOT_APART: ("that claims likeness is not told apart", "that claim likeness are not told apart"),
-        NOISE: ("is within noise", "are within noise"),
-        DISAGREES: ("disagrees", "disagree"),
-        UNTESTED: ("admits no test", "admit no test"),
-        NOT_RUN: ("was not run", "were not run"),
+def finding(judgements: Sequence[Judgement], scale: str) -> str:
+    """Return one sentence that counts the verdicts."""
+    phrases = {  # one, several
+        AGREES: ("{} agrees", "{} agree"),
+        NO_DIFFERENCE: (
+            "{} claim of 'equal': no difference found",
+            "{} claims of 'equal': no difference found",
+        ),
+        NOISE: ("{} is within noise", "{} are within noise"),
+        DISAGREES: ("{} disagrees", "{} disagree"),
+        UNTESTED: ("{} cannot be tested", "{} cannot be tested"),
+        NOT_RUN: ("{} was not run", "{} were not run"),
     }
-    counts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in words}
-    said = ", ".join(f"{n} {words[verdict][n > 1]}" for verdict, n in counts.items() if n)
-    return f"Of the paper's {len(rows)} claims, at {scale} scale: {said}."
+    counts = {name: sum(row.verdict == name for row in judgements) for name in phrases}
+    listed = "; ".join(phrases[name][n > 1].format(n) for name, n in counts.items() if n)
+    return f"Of the paper's {len(judgements)} claims, at {scale} scale: {listed}."

@@ -1,166 +1,165 @@
-"""What the summary of a study says, in order and in words: the ranking, what lies on an edge, the verdict."""
+"""The summary of a study in words: the ranking, the edges of grids, and the verdict."""
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from dualavg_bench.analysis.formatting import counted, decimals, interval_decimals, p_text, signed, with_error
+from dualavg_bench.analysis.statistics import is_significant
+from dualavg_bench.store.summaries import FailedRun, NumericAxis, Scores, Summary
 
-ALPHA = 0.05
-EDGES = {"lr": "step size", "weight_decay": "weight decay"}
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """One sentence: who is best, whether that is more than noise, and every reason for doubt."""
-    return "; ".join([_finding(summary), *_doubts(summary)]) + "."
+AXIS_NAMES: dict[NumericAxis, str] = {"lr": "step size", "weight_decay": "weight decay"}
 
 
-def rank(summary: Mapping[str, Any]) -> list[str]:
-    """Optimizers from best to worst: by test score, then those that have none by validation."""
-    sign = 1 if summary["higher_is_better"] else -1
-    entries = summary["optimizers"]
+@dataclass(frozen=True)
+class Edge:
+    """A chosen value at an end of its grid: "the best step size of mda, 1, is the largest tried"."""
+
+    optimizer: str
+    axis: str
+    value: str
+    which: str  # smallest, largest, only one
+    beyond: str  # smaller, larger, smaller or larger
+    reason: str  # why the grid was not extended further
+
+
+def verdict(summary: Summary) -> str:
+    """Return one sentence: who is best, whether that is more than noise, and every reason for doubt."""
+    return "; ".join([_finding(summary), *_cautions(summary)]) + "."
+
+
+def rank(summary: Summary) -> list[str]:
+    """Return the optimizers from best to worst: by test score, then those without one by validation."""
 
     def key(name: str) -> tuple[bool, float, str]:
-        test = entries[name]["test"]
-        return test is None, -sign * (test or entries[name]["chosen"]["valid"])["mean"], name
+        entry = summary.optimizers[name]
+        return entry.test is None, -summary.sign * (entry.test or entry.chosen.valid).mean, name
 
-    return sorted(entries, key=key)
-
-
-def leaders(summary: Mapping[str, Any]) -> list[str]:
-    """The best optimizer, and those that tie with it: whose mean differs by no more than rounding."""
-    entries = summary["optimizers"]
-    order = [name for name in rank(summary) if entries[name]["test"]]
-    means = {name: entries[name]["test"]["mean"] for name in order}
-    return [name for name in order if math.isclose(means[name], means[order[0]], rel_tol=1e-12)]
+    return sorted(summary.optimizers, key=key)
 
 
-def edges(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Every choice that lies on the edge of its grid, in words, from the best optimizer to the worst."""
+def leaders(summary: Summary) -> list[str]:
+    """Return the best optimizer, and those that tie with it: equal means up to rounding."""
+    means = {name: summary.confirmed[name].mean for name in rank(summary) if name in summary.confirmed}
+    best = next(iter(means.values()), 0.0)
+    return [name for name, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)]
+
+
+def edges(summary: Summary) -> list[Edge]:
+    """Return every choice at an end of its grid, from the best optimizer to the worst."""
     found = []
     for name in rank(summary):
-        chosen = summary["optimizers"][name]["chosen"]
-        for key in chosen["edge"]:
-            low, high = chosen["tried"][key]
-            which, beyond = ("smallest", "smaller") if chosen[key] == low else ("largest", "larger")
+        chosen = summary.optimizers[name].chosen
+        for axis in chosen.edge:
+            low, high = chosen.tried[axis]
+            value = getattr(chosen, axis)
+            which, beyond = ("smallest", "smaller") if value == low else ("largest", "larger")
             if low == high:
                 which, beyond = "only one", "smaller or larger"
-            edge = {"name": name, "what": EDGES[key], "value": f"{chosen[key]:g}"}
-            found.append({**edge, "which": which, "beyond": beyond, "why": _why(summary, key)})
+            reason = _reason_for_edge(summary, axis)
+            found.append(Edge(name, AXIS_NAMES[axis], f"{value:g}", which, beyond, reason))
     return found
 
 
-def _why(summary: Mapping[str, Any], key: str) -> str:
-    """Why a grid ends where its best is, if the study knows: older summaries do not say."""
-    extension = summary.get("extension")
-    if extension is None:
-        return ""
-    if key != "lr":
-        return "only step sizes are extended"
-    if not extension["allowed"]:
-        return "grids were not extended (--no-extend)"
-    times = "once" if extension["rounds"] == 1 else f"{extension['rounds']} times"
-    return f"grids were extended {times}, which is the most"
-
-
-def unequal(summary: Mapping[str, Any]) -> str:
-    """The grid points of each optimizer, if they are not equally many: then the comparison is not fair."""
-    points = {name: summary["optimizers"][name]["grid"]["points"] for name in rank(summary)}
+def unequal_grids(summary: Summary) -> str:
+    """Return the number of grid points of each optimizer if they differ, which is unfair; else nothing."""
+    points = {name: summary.optimizers[name].grid.points for name in rank(summary)}
     return ", ".join(f"{name} {n}" for name, n in points.items()) if len(set(points.values())) > 1 else ""
 
 
-def without_result(summary: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """The runs that failed of each optimizer that is without result for them."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for failure in summary.get("failures", ()):  # older summaries have none
-        found.setdefault(failure["optimizer"], []).append(failure)
-    return found
+def failures_by_optimizer(summary: Summary) -> dict[str, list[FailedRun]]:
+    """Return the failed runs of each optimizer that has no result because of them."""
+    failures: dict[str, list[FailedRun]] = {}
+    for failure in summary.failures:
+        failures.setdefault(failure.optimizer, []).append(failure)
+    return failures
 
 
-def distinguishable(pair: Mapping[str, Any]) -> bool:
-    """Whether a difference is told from noise at the 5% level, after Holm's correction."""
-    return pair["p_holm"] is not None and pair["p_holm"] < ALPHA
+def _reason_for_edge(summary: Summary, axis: NumericAxis) -> str:
+    extension = summary.extension
+    if axis != "lr":
+        return "only step sizes are extended"
+    if not extension.allowed:
+        return "grids were not extended (--no-extend)"
+    times = "once" if extension.rounds == 1 else f"{extension.rounds} times"
+    return f"grids were extended {times}, the maximum"
 
 
-def _finding(summary: Mapping[str, Any]) -> str:
-    entries, metric = summary["optimizers"], summary["metric"]
-    order = [name for name in rank(summary) if entries[name]["test"]]
+def _finding(summary: Summary) -> str:
+    tests, metric = summary.confirmed, summary.metric
+    order = [name for name in rank(summary) if name in tests]
     if not order:
-        return "Nothing is confirmed yet: there are tuning runs, but no test score on fresh seeds"
-    unit = summary["unit"] if summary["unit"] in ("", "%") else f" {summary['unit']}"
-    best, test = order[0], entries[order[0]]["test"]
-    places = decimals(entries[name]["test"]["se"] for name in order)
-    value = f"{with_error(test, places)}{unit} (mean ± s.e., n = {test['n']})"
-    if test["diverged"] == test["n"]:
-        return _untrained([(name, entries[name]["test"]) for name in order], metric, value)
+        return "Nothing is confirmed yet: there are tuning runs, but no test scores on fresh seeds"
+    unit = summary.unit if summary.unit in ("", "%") else f" {summary.unit}"
+    best, test = order[0], tests[order[0]]
+    places = decimals(scores.se for scores in tests.values())
+    value = f"{with_error(test, places)}{unit} (mean ± s.e., n = {test.n})"
+    if test.diverged == test.n:
+        return _untrained({name: tests[name] for name in order}, metric, value)
     if len(order) == 1:
-        nothing = "nothing else came to a result" if summary.get("failures") else "nothing was run"
-        return f"{best} has a test {metric} of {value}, and {nothing} to compare it with"
-    if len(first := leaders(summary)) > 1:
-        mean = f"{test['mean']:.{places}f}{unit} (n = {test['n']})"
-        return f"{', '.join(first[:-1])} and {first[-1]} tie for the best test {metric}, a mean of {mean}"
-    return _lead(summary, f"{best} has the best test {metric}, {value}", places, unit)
+        reason = "no other optimizer has a result" if summary.failures else "no other optimizer was run"
+        return f"{best} has a test {metric} of {value}, and {reason} to compare it with"
+    if len(tied := leaders(summary)) > 1:
+        mean = f"{test.mean:.{places}f}{unit} (n = {test.n})"
+        return f"{', '.join(tied[:-1])} and {tied[-1]} tie for the best test {metric}, a mean of {mean}"
+    return f"{best} has the best test {metric}, {value}, {_lead(summary, places, unit)}"
 
 
-def _lead(summary: Mapping[str, Any], said: str, places: int, unit: str) -> str:
-    """By how much the best is ahead of the next, and whether that is more than noise."""
-    pair = summary["comparisons"][0]  # best against next: `compare` goes from best to worst
-    sign = 1 if summary["higher_is_better"] else -1
-    places = max(places, interval_decimals([pair]))
-    lead = f"{sign * pair['difference']:.{places}f}"
+def _lead(summary: Summary, places: int, unit: str) -> str:
+    """Return by how much the best leads the second, and whether that is more than noise."""
+    pair, pairs = summary.comparisons[0], len(summary.comparisons)
+    places = max(places, interval_decimals([(pair.low, pair.high)]))
+    lead = f"{summary.sign * pair.difference:.{places}f}"
     if float(lead) == 0:
         lead = f"less than {10**-places:.{places}f}"
-    said = f"{said}, {lead}{' points' if unit == '%' else unit} ahead of {pair['b']}"
-    if pair["p_holm"] is None:
-        why = "one seed" if pair["n"] == 1 else "the same difference in every seed"
-        return f"{said}, which may be seed noise: {why} (n = {pair['n']}) admits no test"
-    low, high = sorted((sign * pair["low"], sign * pair["high"]))
-    pairs = len(summary["comparisons"])
-    corrected = f"{p_text(pair['p_holm'])} after Holm's correction for {pairs} pairs"
-    noise = "more than seed noise explains" if distinguishable(pair) else "no more than seed noise explains"
-    if low > 0 and not distinguishable(pair):  # the interval is of one pair, and there are others
-        noise = f"which seed noise can explain where {pairs} pairs are looked at"
-    return (
-        f"{said}, {noise} (paired by seed, "
-        f"{'uncorrected ' if pairs > 1 else ''}95% interval {signed(low, places)} to {signed(high, places)}; "
-        f"p {corrected if pairs > 1 else p_text(pair['p_holm'])})"
-    )
+    lead = f"{lead}{' points' if unit == '%' else unit} ahead of {pair.b}"
+    if pair.p_holm is None or pair.low is None or pair.high is None:
+        reason = "one seed" if pair.n == 1 else "the same difference in every seed"
+        return f"{lead}, which may be seed noise: with {reason} (n = {pair.n}) no test is possible"
+    low, high = sorted((summary.sign * pair.low, summary.sign * pair.high))
+    significant = is_significant(pair.p_holm)
+    noise = "more than seed noise explains" if significant else "no more than seed noise explains"
+    if low > 0 and not significant:  # the interval is not corrected for the other pairs
+        noise = f"which seed noise can explain when {pairs} pairs are compared"
+    interval = f"95% interval {signed(low, places)} to {signed(high, places)}"
+    p = f"p {p_text(pair.p_holm)}"
+    if pairs > 1:
+        interval, p = f"uncorrected {interval}", f"{p} after Holm's correction for {pairs} pairs"
+    return f"{lead}, {noise} (paired by seed, {interval}; {p})"
 
 
-def _untrained(tests: Sequence[tuple[str, Mapping[str, Any]]], metric: str, value: str) -> str:
-    """What to say where the first of the ranking diverged in every seed."""
-    best, first = tests[0]
-    if all(test["diverged"] == test["n"] for _, test in tests):
-        runs = sum(test["n"] for _, test in tests)
+def _untrained(tests: dict[str, Scores], metric: str, value: str) -> str:
+    """Return the finding where the best optimizer diverged in every seed."""
+    best, test = next(iter(tests.items()))
+    if all(scores.diverged == scores.n for scores in tests.values()):
+        runs = sum(scores.n for scores in tests.values())
         return (
-            f"Nothing trained: all {runs} confirmation runs diverged, and the scores are untrained networks'"
+            f"Nothing trained: all {runs} confirmation runs diverged, so the scores are of untrained networks"
         )
     return (
-        f"{best} did not train: all {first['n']} of its confirmation runs diverged, and it comes first only "
-        f"because no other did better than the untrained network's test {metric}, {value}"
+        f"{best} did not train: all {test.n} of its confirmation runs diverged, and it ranks first only "
+        f"because no other optimizer beat the untrained network's test {metric}, {value}"
     )
 
 
-def _doubts(summary: Mapping[str, Any]) -> list[str]:
-    doubts = []
-    for name, failures in without_result(summary).items():
-        why = textwrap.shorten(failures[0]["why"], 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
+def _cautions(summary: Summary) -> list[str]:
+    cautions = []
+    for name, failures in failures_by_optimizer(summary).items():
+        why = textwrap.shorten(failures[0].why, 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
         first = f"the first: {why}" if len(failures) > 1 else why
-        doubts.append(f"WITHOUT RESULT: {name}, of which {counted(len(failures), 'run')} failed ({first})")
-    if sizes := unequal(summary):
-        doubts.append(f"CAUTION: unequal budgets, grid points tried: {sizes}")
-    for edge in edges(summary):
-        why = f"; {edge['why']}" if edge["why"] else ""
-        doubts.append(
-            f"CAUTION: the best {edge['what']} of {edge['name']}, {edge['value']}, is the {edge['which']} "
-            f"tried, on the edge of its grid{why}"
-        )
+        cautions.append(f"NO RESULT: {name}, because {counted(len(failures), 'run')} failed ({first})")
+    if sizes := unequal_grids(summary):
+        cautions.append(f"CAUTION: unequal budgets, grid points tried: {sizes}")
+    cautions += [
+        f"CAUTION: the best {edge.axis} of {edge.optimizer}, {edge.value}, is the {edge.which} tried, on the "
+        f"edge of its grid; {edge.reason}"
+        for edge in edges(summary)
+    ]
     counts = []
     for name in rank(summary):
-        grid, test = summary["optimizers"][name]["grid"], summary["optimizers"][name]["test"]
-        counts.append((grid["diverged"], f"of {grid['runs']} tuning runs of {name}"))
+        grid, test = summary.optimizers[name].grid, summary.optimizers[name].test
+        counts.append((grid.diverged, f"of {grid.runs} tuning runs of {name}"))
         if test:
-            counts.append((test["diverged"], f"of {test['n']} confirmation runs of {name}"))
-    lost = [f"{count} {whose}" for count, whose in counts if count]
-    return doubts + ([f"diverged: {', '.join(lost)}"] if lost else [])
+            counts.append((test.diverged, f"of {test.n} confirmation runs of {name}"))
+    diverged = ", ".join(f"{count} {runs}" for count, runs in counts if count)
+    return cautions + ([f"diverged: {diverged}"] if diverged else [])

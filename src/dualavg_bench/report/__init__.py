@@ -1,1 +1,1 @@
-"""Pure functions from summaries and runs to figures and pages."""
+"""Pure functions from summaries and results to figures and pages."""

@@ -1,25 +1,28 @@
-"""How figures look, and how matplotlib's become elements of a page.
+"""The style of all figures, and their conversion from matplotlib to SVG in a page.
 
-An SVG made here is the same to the last byte each time, and has its own prefix on every id, so that many can
-stand in one page. Its text is text; ink, grid and the colours of optimizers are CSS variables of the page,
-with a fallback for the file on its own, so that one SVG serves paper, light and dark.
+The SVG is the same to the last byte each time. Every id has the figure's own prefix, so that many figures can
+share a page. Text stays text. Ink, grid and the colours of optimizers are CSS variables of the page, with a
+fallback, so that one SVG serves print, light and dark.
 """
 
 import io
+import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dualavg_bench.analysis import formatting
 
-# Okabe and Ito's colours, which colour-blind readers tell apart (their yellow darkened, to be seen on white),
-# each with a lighter sister for a dark page.
+# Okabe and Ito's colours, which colour-blind readers can distinguish (the yellow darkened, to show on white),
+# each with a lighter version for a dark page.
 PALETTE = {
     "#0072b2": "#4ba3e3",
     "#d55e00": "#ff8b45",
@@ -32,7 +35,7 @@ PALETTE = {
 }
 LIGHT = list(PALETTE)
 INK, GRID = ("#1b1f24", "#c9ced6")
-FIRST = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # these keep their colour in every study
+FIXED = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # the same colour in every study
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (1, 1)), (0, (4, 4)), "-")
 STYLE: dict[Any, Any] = {
@@ -59,42 +62,42 @@ STYLE: dict[Any, Any] = {
 
 
 def looks(optimizers: Iterable[str]) -> dict[str, int]:
-    """A number for each optimizer, which fixes its colour, dash and marker in every figure of a study."""
+    """Return a number for each optimizer: the index of its colour, dash and marker in all figures."""
     names = sorted(optimizers)
-    known = {name: FIRST.index(name) for name in names if name in FIRST}
-    free = [i for i in range(len(LIGHT)) if i not in known.values()] or list(range(len(LIGHT)))
-    others = [name for name in names if name not in known]
-    return known | {name: free[i % len(free)] for i, name in enumerate(others)}
+    fixed = {name: FIXED.index(name) for name in names if name in FIXED}
+    free = [i for i in range(len(LIGHT)) if i not in fixed.values()] or list(range(len(LIGHT)))
+    others = [name for name in names if name not in fixed]
+    return fixed | {name: free[i % len(free)] for i, name in enumerate(others)}
 
 
 def dash(look: int) -> Any:
-    """The dash of an optimizer, so that curves are told apart on grey paper."""
+    """Return the dash of an optimizer, so that curves can be distinguished in print."""
     style = DASHES[look]
     if isinstance(style, tuple):
         return style[1]
     return (7, 2, 1.5, 2) if style == "-." else (None, None)
 
 
-def labels(names: Iterable[str], most: int = 40) -> dict[str, str]:
-    """Short names that fit; of one that does not, the middle is left out, for names differ at either end."""
+def labels(names: Iterable[str], longest: int = 40) -> dict[str, str]:
+    """Return short names; the middle of a long one is left out, since names differ at either end."""
     short = formatting.short_names(names)
     for name, label in short.items():
-        if len(label) > most:
-            short[name] = f"{label[: most // 2]}\N{HORIZONTAL ELLIPSIS}{label[1 - most // 2 :]}"
+        if len(label) > longest:
+            short[name] = f"{label[: longest // 2]}\N{HORIZONTAL ELLIPSIS}{label[1 - longest // 2 :]}"
     return short
 
 
-def fitted(label: str, width: int, most: int = 3) -> str:
-    """A label in lines of at most so many letters, so that a long metric's name stays within its figure.
+def wrapped(label: str, width: int, lines: int = 3) -> str:
+    """Break a label into lines, so that the name of a metric stays within its figure.
 
     Examples:
-        >>> fitted("validation accuracy (%)", 40)
+        >>> wrapped("validation accuracy (%)", 40)
         'validation accuracy (%)'
-        >>> fitted("one two three four", 9, most=1)
+        >>> wrapped("one two three four", 9, lines=1)
         'one two \N{HORIZONTAL ELLIPSIS}'
     """
     ellipsis = " \N{HORIZONTAL ELLIPSIS}"
-    return "\n".join(textwrap.wrap(label, width, max_lines=most, placeholder=ellipsis)) or label[:width]
+    return "\n".join(textwrap.wrap(label, width, max_lines=lines, placeholder=ellipsis)) or label[:width]
 
 
 def svg(
@@ -104,19 +107,28 @@ def svg(
     title: str,
     height: float = 3.5,
     *,
-    marked: bool = False,
+    markers: bool = False,
 ) -> str:
-    """Draw, and turn matplotlib's file into an element that stands in a page beside others."""
+    """Draw a figure and return it as an SVG element.
+
+    Args:
+        draw: draws into the axes.
+        prefix: of every id, unique in a page.
+        look: the optimizers of the legend, see `looks`.
+        title: for readers who cannot see the figure.
+        height: in inches, with a legend of one row.
+        markers: whether the legend shows markers.
+    """
     names = list(labels(look).values())
     columns = {0: 3, 1: 2}.get(max(map(len, names), default=0) // 14, 1)
-    rows = -(-len(names) // columns)  # of the legend, which must not take its room from the frame
+    rows = -(-len(names) // columns)  # a longer legend makes the figure higher, not the frame smaller
     with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
         figure = Figure(figsize=(5.2, height + 0.2 * max(0, rows - 1)), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         if look:
             handles = [
-                mpl.lines.Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=MARKERS[i] if marked else "")
+                mpl.lines.Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=MARKERS[i] if markers else "")
                 for i in look.values()
             ]
             figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=2.6)
@@ -125,7 +137,9 @@ def svg(
     drawn = file.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r"<style.*?</style>", "", drawn, count=1, flags=re.DOTALL)  # it would style the whole page
+    drawn = re.sub(
+        r"<style.*?</style>", "", drawn, count=1, flags=re.DOTALL
+    )  # it would apply to the whole page
     drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
     drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
     drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
@@ -137,6 +151,34 @@ def svg(
         drawn,
         count=1,
     )
+
+
+def set_scale(axes: Axes, values: Sequence[float], *, log: bool) -> None:
+    """Set limits of the y axis that show all values; with `log`, a log axis beyond a factor of twenty."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
+    if log and low > 0 and high / low > 20:
+        axes.set_yscale("log")
+        margin = (high / low) ** 0.08
+        limits = (low / margin, high * margin)
+        log_ticks(axes.yaxis, limits)
+    else:
+        pad = 0.1 * (high - low) or 0.05 * abs(high) or 1.0
+        below = min(pad, low + pad / 3) if low >= 0 else pad  # little room below zero for a positive score
+        limits = (low - below, high + pad)
+    axes.set_ylim(*limits)
+
+
+def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Put at least two numbers on a log axis: one alone does not show the scale."""
+    for subs in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10)), tuple(k / 10 for k in range(10, 100))):
+        locator = LogLocator(subs=subs, numticks=12)
+        inside = [tick for tick in locator.tick_values(*limits) if limits[0] <= tick <= limits[1]]
+        if len(inside) > 1:
+            break
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _variable(color: str) -> str:

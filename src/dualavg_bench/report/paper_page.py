@@ -1,114 +1,154 @@
-"""The page "the paper's tables and figures, theirs and ours": made from the studies of its experiments."""
+"""The page that compares the paper with the studies of its experiments."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dualavg_bench.analysis import paper, statistics, verdict
+from dualavg_bench.analysis import paper, verdict
 from dualavg_bench.analysis.formatting import decimals, interval_decimals, p_text, signed, with_error
 from dualavg_bench.report import drawing, figures
-from dualavg_bench.report import samples as gallery
-from dualavg_bench.report.study_page import page
+from dualavg_bench.report.page import fill_template
+from dualavg_bench.report.samples import Gallery, gallery
+from dualavg_bench.report.tables import DASH
+from dualavg_bench.scales import Scale
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Summary
 
-Study = tuple[Mapping[str, Any], Sequence[statistics.Run]]  # a summary and its runs
-DASH = "\N{EN DASH}"
-MARKS = {paper.AGREES: "", paper.DISAGREES: "alarming"}
-CAUTIONS = {
-    "quick": "Quick scale: toy data and toy networks of the same kinds as the paper's, a check that it all "
-    "runs. Whether a claim holds here says nothing about the paper's own experiments.",
-    "mini": "Mini scale: small real data and small networks, short runs on a CPU. The same kinds of tasks as "
-    "the paper's, not the same tasks: only directions can be compared.",
+Study = tuple[Summary, Sequence[RunResult]]
+CSS_CLASSES = {paper.AGREES: "", paper.DISAGREES: "alarming"}
+CAUTIONS: dict[Scale, str] = {
+    "quick": "Quick scale: toy data and toy networks of the paper's kinds, to check that everything runs. "
+    "Whether a claim holds here says nothing about the paper's own experiments.",
+    "mini": "Mini scale: small real data and small networks, short runs on a CPU. The paper's kinds of "
+    "tasks, but not the same tasks: only directions can be compared.",
     "paper": "Paper scale: the paper's data, networks and settings.",
 }
 
 
+@dataclass(frozen=True)
+class ClaimRow:
+    """A claim in the table: theirs, ours and the verdict."""
+
+    claim: paper.Claim
+    theirs: str
+    ours: str
+    interval: str
+    p: str
+    verdict: str
+    css_class: str
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """An optimizer in the table of scores."""
+
+    experiment: str
+    optimizer: str
+    theirs: str
+    note: str
+    ours: str
+    chosen: str
+
+
+@dataclass(frozen=True)
+class StudySection:
+    """A study on the page: its verdict, figures and samples."""
+
+    title: str
+    verdict: str
+    link: str | None
+    figures: list[tuple[Markup, str]]  # with captions
+    samples: Gallery | None
+    colors: dict[str, int]
+
+
 def render(
-    scale: str, studies: Mapping[str, Study], links: Mapping[str, str], missing: Mapping[str, str]
+    scale: Scale, studies: Mapping[str, Study], links: Mapping[str, str], missing: Mapping[str, str]
 ) -> str:
     """Return the page.
 
     Args:
         scale: of all studies.
         studies: by recipe.
-        links: where each study's own page is, seen from this one, if it has one.
+        links: to each study's own page, relative to this one.
         missing: why a recipe has no study, in a sentence.
     """
-    claims = paper.judge({recipe: runs for recipe, (_, runs) in studies.items()})
+    judgements = paper.judge({recipe: runs for recipe, (_, runs) in studies.items()})
     scores = paper.table({recipe: summary for recipe, (summary, _) in studies.items()})
-    return page(
+    return fill_template(
         "reproduction.html.j2",
         dash=DASH,
         title="The paper's tables and figures, theirs and ours",
         caution=CAUTIONS[scale],
-        finding=paper.finding(claims, scale),
+        finding=paper.finding(judgements, scale),
         missing=missing,
-        claims=[_claim(row) for row in claims],
-        scores=[_score(row, studies) for row in scores],
+        claims=[_claim_row(judgement) for judgement in judgements],
+        scores=[_score_row(row, studies) for row in scores],
         studies=[
-            _study(*studies[recipe], links.get(recipe)) for recipe in paper.RECIPES if recipe in studies
+            _section(*studies[recipe], links.get(recipe)) for recipe in paper.RECIPES if recipe in studies
         ],
     )
 
 
-def _claim(row: Mapping[str, Any]) -> dict[str, Any]:
-    places = interval_decimals([row])
-    claimed = "alike" if row["relation"] == "alike" else "better"
-    tested = row["low"] is not None
-    return {
-        **{key: row[key] for key in ("recipe", "where", "says", "words", "verdict")},
-        "theirs": claimed if row["by"] is None else signed(row["by"], 2),
-        "ours": f"{signed(row['advantage'], places)} ({row['n']})" if row["n"] else DASH,
-        "interval": f"{signed(row['low'], places)} to {signed(row['high'], places)}" if tested else DASH,
-        "p": DASH if row["p_holm"] is None else p_text(row["p_holm"]).removeprefix("= "),
-        "mark": MARKS.get(row["verdict"], "faint"),
-    }
-
-
-def _score(row: Mapping[str, Any], studies: Mapping[str, Study]) -> dict[str, Any]:
-    theirs, ours, chosen = row["theirs"], row["ours"], row["chosen"]
-    unit = f" ({row['unit']})" if row["unit"] else ""
-    printed = DASH
-    if theirs:
-        printed = theirs.printed + (f" ± {theirs.se}" if theirs.se else "")
-    measured, setting = "not run", DASH
-    if ours:
-        entries = studies[row["recipe"]][0]["optimizers"].values()
-        places = decimals(entry["test"]["se"] for entry in entries if entry["test"])
-        measured = f"{with_error(ours, places)} ({ours['n']})"
-        measured += f", {ours['diverged']} diverged" if ours["diverged"] else ""
-    if chosen:
-        setting = f"lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}, {chosen['schedule']}"
-        setting += ", on the edge of its grid" if chosen["edge"] else ""
-    return {
-        "experiment": f"{row['recipe']}, {row['metric']}{unit}",
-        "optimizer": row["optimizer"],
-        "theirs": printed,
-        "note": theirs.note if theirs else "",
-        "ours": measured,
-        "chosen": setting,
-    }
-
-
-def _study(summary: Mapping[str, Any], runs: Sequence[statistics.Run], link: str | None) -> dict[str, Any]:
-    recipe, metric, end = summary["recipe"], summary["metric"], figures.worst_end(summary)
-    marks = (
-        f"Step-size sensitivity on validation. At the {end}, a cross: diverged; a hollow caret: beyond it."
+def _claim_row(ours: paper.Judgement) -> ClaimRow:
+    places = interval_decimals([(ours.low, ours.high)])
+    interval = DASH
+    if ours.low is not None and ours.high is not None:
+        interval = f"{signed(ours.low, places)} to {signed(ours.high, places)}"
+    return ClaimRow(
+        claim=ours.claim,
+        theirs=ours.claim.relation if ours.claim.by is None else signed(ours.claim.by, 2),
+        ours=f"{signed(ours.advantage, places)} ({ours.n})" if ours.n else DASH,
+        interval=interval,
+        p=DASH if ours.p_holm is None else p_text(ours.p_holm).removeprefix("= "),
+        verdict=ours.verdict,
+        css_class=CSS_CLASSES.get(ours.verdict, "faint"),
     )
-    drawn = [
-        (figures.training_curves(summary, runs, f"{recipe}-train"), "Training loss at the chosen settings."),
-        (figures.validation_curves(summary, runs, f"{recipe}-valid"), f"Validation {metric}."),
-        (figures.sensitivity(summary, f"{recipe}-lr"), marks),
-    ]
-    if summary["comparisons"]:  # a fourth: the last of three would stand beside an empty half
-        pairs = f"Paired differences in test {metric}: mean and 95% interval. Filled: told from noise, with "
-        pairs += "Holm's correction for this study's pairs alone."
-        drawn.append((figures.differences(summary, f"{recipe}-differences"), pairs))
-    return {
-        "title": f"{recipe}: {summary['paper']}" if summary["paper"] else recipe,
-        "verdict": summary["verdict"],
-        "link": link,
-        "figures": [(Markup(made), caption) for made, caption in drawn],  # noqa: S704, matplotlib escaped it
-        "samples": gallery.side_by_side(verdict.rank(summary), runs),
-        "colors": drawing.looks(summary["optimizers"]),
+
+
+def _score_row(row: paper.ScoreRow, studies: Mapping[str, Study]) -> ScoreRow:
+    printed, measured, setting = DASH, "not run", DASH
+    if row.theirs:
+        printed = row.theirs.printed + (f" ± {row.theirs.se}" if row.theirs.se else "")
+    if row.ours and row.ours.test:
+        summary, test = studies[row.recipe][0], row.ours.test
+        places = decimals(scores.se for scores in summary.confirmed.values())
+        measured = f"{with_error(test, places)} ({test.n})"
+        measured += f", {test.diverged} diverged" if test.diverged else ""
+    if row.ours:
+        setting = str(row.ours.chosen.point)
+        setting += ", on the edge of its grid" if row.ours.chosen.edge else ""
+    unit = f" ({row.unit})" if row.unit else ""
+    return ScoreRow(
+        experiment=f"{row.recipe}, {row.metric}{unit}",
+        optimizer=row.optimizer,
+        theirs=printed,
+        note=row.theirs.note if row.theirs else "",
+        ours=measured,
+        chosen=setting,
+    )
+
+
+def _section(summary: Summary, runs: Sequence[RunResult], link: str | None) -> StudySection:
+    recipe, metric, end = summary.recipe, summary.metric, figures.worst_end(summary)
+    drawn = {
+        "Training loss at the chosen settings.": figures.training_curves(summary, runs, f"{recipe}-train"),
+        f"Validation {metric}.": figures.validation_curves(summary, runs, f"{recipe}-valid"),
+        f"Step-size sensitivity on validation. At the {end}, a cross: diverged; a hollow caret: outside the "
+        "plot.": figures.sensitivity(summary, f"{recipe}-lr"),
     }
+    if summary.comparisons:
+        caption = (
+            f"Paired differences in test {metric}: mean and 95% interval. Filled: significant, with Holm's "
+            "correction for the pairs of this study alone."
+        )
+        drawn[caption] = figures.differences(summary, f"{recipe}-differences")
+    return StudySection(
+        title=f"{recipe}: {summary.paper}" if summary.paper else recipe,
+        verdict=summary.verdict,
+        link=link,
+        figures=[(Markup(text), caption) for caption, text in drawn.items()],  # noqa: S704, matplotlib escaped it
+        samples=gallery(verdict.rank(summary), runs),
+        colors=drawing.looks(summary.optimizers),
+    )

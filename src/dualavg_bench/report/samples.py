@@ -1,102 +1,139 @@
-"""The samples of runs side by side, for the pages: pictures with their score and difference, and texts.
-
-Apart from `samples.py`, whose text is part of every run's hash: a page may change, and no run is done again.
-"""
+"""The samples of optimizers side by side: pictures with their score and difference, and texts."""
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 50  # times as bright, at most: beyond it, one would look at the rounding to 256 greys
-WINDOW = 7  # of SSIM, scikit-image's own; a smaller picture has none
-GAP, BLANK = "[masked]", "_"  # a hidden token in a text, and one that is nothing but space
-Sample = Mapping[str, Any]
+from dualavg_bench.store.results import PassageSample, PictureSample, RunResult
+
+BRIGHTEST = 50  # largest factor of a difference: beyond it, only the rounding to 256 greys would show
+SSIM_WINDOW = 7  # scikit-image's default; a smaller picture has no SSIM
+MASK, BLANK = "[masked]", "_"  # a hidden token in a text, and a token that is only space
+
+Pixels = NDArray[np.uint8]
 
 
-def side_by_side(order: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the samples of each optimizer's first confirmation run that has any, or None.
+@dataclass(frozen=True)
+class Reconstruction:
+    """An optimizer's picture and its difference from the truth, as data URIs."""
 
-    A list of pictures, each with its truth and, for each optimizer, what was made of it, its SSIM and the
-    difference, as data URIs; a list of passages likewise, as text.
-    """
-    shown: dict[str, Mapping[str, Any]] = {}
-    for run in sorted(runs, key=lambda run: run["seed"]):
-        if run["phase"] == "confirm" and run.get("samples"):
-            shown.setdefault(run["optimizer"], run)
-    names = [name for name in order if name in shown]
+    optimizer: str
+    picture: str
+    ssim: str | None
+    difference: str
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """A true picture, as a data URI, and what each optimizer made of it."""
+
+    title: str
+    truth: str
+    factor: str  # of the brightness of all differences
+    made: list[Reconstruction]
+
+
+@dataclass(frozen=True)
+class PassageRow:
+    """A text, the true output, and the output of each optimizer."""
+
+    given: str
+    truth: str
+    made: list[tuple[str, str]]  # optimizer, output
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The samples of a study: the same test examples for every optimizer."""
+
+    seeds: list[int]
+    pictures: list[PictureRow]
+    passages: list[PassageRow]
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether tokens are hidden in the texts."""
+        return any(MASK in passage.given for passage in self.passages)
+
+    @property
+    def has_blanks(self) -> bool:
+        """Whether one of the predicted tokens is only space."""
+        made = (output for passage in self.passages for _, output in passage.made)
+        return self.has_masks and any(BLANK in output.split(" | ") for output in made)
+
+
+def gallery(optimizers: Sequence[str], runs: Sequence[RunResult]) -> Gallery | None:
+    """Return the samples of each optimizer's first confirmation run that has any, or None."""
+    shown: dict[str, RunResult] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.phase == "confirm" and run.samples:
+            shown.setdefault(run.optimizer, run)
+    names = [name for name in optimizers if name in shown]
     if not names:
         return None
-    columns = zip(*(shown[name]["samples"] for name in names), strict=False)  # the same examples for all
-    rows = [list(zip(names, column, strict=True)) for column in columns]
-    passages = [_passages(row) for row in rows if row[0][1]["kind"] == "passage"]
-    pieces = {piece for passage in passages for _, made in passage["made"] for piece in made.split(" | ")}
-    gaps = any(GAP in passage["given"] for passage in passages)
-    return {
-        "seeds": sorted({shown[name]["seed"] for name in names}),
-        "pictures": [_pictures(row) for row in rows if row[0][1]["kind"] == "picture"],
-        "passages": passages,
-        "gaps": gaps,
-        "blanks": gaps and BLANK in pieces,
-    }
+    pictures = [[s for s in shown[name].samples if isinstance(s, PictureSample)] for name in names]
+    passages = [[s for s in shown[name].samples if isinstance(s, PassageSample)] for name in names]
+    return Gallery(
+        seeds=sorted({shown[name].seed for name in names}),
+        pictures=[_picture_row(names, row) for row in zip(*pictures, strict=False)],
+        passages=[_passage_row(names, row) for row in zip(*passages, strict=False)],
+    )
 
 
-def _pictures(row: list[tuple[str, Sample]]) -> dict[str, Any]:
-    first = row[0][1]
-    truth = _pixels(first, "truth")
-    made = {name: _pixels(sample, "made") for name, sample in row}
-    wrong = {name: np.abs(pixels.astype(int) - truth) for name, pixels in made.items()}
-    factor = _brighter(wrong.values())
-    return {
-        "title": first["title"],
-        "truth": _uri(truth),
-        "factor": f"{factor:g}",
-        "made": [
-            {
-                "name": name,
-                "made": _uri(made[name]),
-                "score": _ssim(truth, made[name]),
-                "difference": _uri(np.clip(factor * wrong[name], 0, 255).round().astype(np.uint8)),
-            }
-            for name, _ in row
+def _passage_row(names: Sequence[str], samples: Sequence[PassageSample]) -> PassageRow:
+    made = [(name, sample.made) for name, sample in zip(names, samples, strict=True)]
+    return PassageRow(samples[0].given, samples[0].truth, made)
+
+
+def _picture_row(names: Sequence[str], samples: Sequence[PictureSample]) -> PictureRow:
+    shape, truth = samples[0].shape, _pixels(samples[0].truth, samples[0].shape)
+    made = [_pixels(sample.made, shape) for sample in samples]
+    differences = [np.abs(pixels.astype(int) - truth) for pixels in made]
+    factor = _brightness(differences)
+    return PictureRow(
+        title=samples[0].title,
+        truth=_uri(truth),
+        factor=f"{factor:g}",
+        made=[
+            Reconstruction(
+                optimizer=name,
+                picture=_uri(pixels),
+                ssim=_ssim(truth, pixels),
+                difference=_uri(np.clip(factor * difference, 0, 255).round().astype(np.uint8)),
+            )
+            for name, pixels, difference in zip(names, made, differences, strict=True)
         ],
-    }
+    )
 
 
-def _brighter(differences: Any) -> float:
-    """How many times as bright to show them all: the 99th percentile of the largest is about white."""
+def _brightness(differences: Iterable[NDArray[np.int_]]) -> float:
+    """Return one factor for all differences: the 99th percentile of the largest becomes about white."""
     largest = max(float(np.percentile(difference, 99)) for difference in differences)
-    return float(f"{min(max(255 / largest, 1), MOST):.2g}") if largest else 1.0
+    return float(f"{min(max(255 / largest, 1), BRIGHTEST):.2g}") if largest else 1.0
 
 
-def _ssim(truth: NDArray[np.uint8], made: NDArray[np.uint8]) -> str | None:
-    """The pictures' SSIM as they are shown, or None if they are too small for it.
+def _ssim(truth: Pixels, made: Pixels) -> str | None:
+    """Return the SSIM of the pictures as they are shown, or None if they are too small.
 
-    From the pixels and not from the run, which does not keep it. The recipe's own may differ in the third
-    digit: it is of numbers that were not rounded, and white is the brightest point of the whole volume.
+    The recipe's own may differ in the third digit: its values are not rounded to 256 greys, and its white is
+    the brightest point of the whole volume.
     """
     from skimage.metrics import structural_similarity
 
-    if min(truth.shape) < WINDOW:
+    if min(truth.shape) < SSIM_WINDOW:
         return None
-    return f"{structural_similarity(truth, made, win_size=WINDOW, data_range=255):.3f}"  # type: ignore[no-untyped-call]
+    return f"{structural_similarity(truth, made, win_size=SSIM_WINDOW, data_range=255):.3f}"  # type: ignore[no-untyped-call]
 
 
-def _passages(row: list[tuple[str, Sample]]) -> dict[str, Any]:
-    first = row[0][1]
-    made = [(name, sample["made"]) for name, sample in row]
-    return {"given": first["given"], "truth": first["truth"], "made": made}
+def _pixels(encoded: str, shape: tuple[int, int]) -> Pixels:
+    return np.frombuffer(base64.b64decode(encoded), np.uint8).reshape(shape)
 
 
-def _pixels(sample: Sample, what: str) -> NDArray[np.uint8]:
-    height, width = sample["shape"]
-    return np.frombuffer(base64.b64decode(sample[what]), np.uint8).reshape(height, width)
-
-
-def _uri(pixels: NDArray[np.uint8]) -> str:
+def _uri(pixels: Pixels) -> str:
     from PIL import Image
 
     file = io.BytesIO()

@@ -1,53 +1,54 @@
-"""Where else finished runs can be looked at: TensorBoard, if a person has it."""
+"""Finished runs as TensorBoard event files."""
 
 import importlib.util
 import re
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+from dualavg_bench.store.results import RunResult
 
 
 def require_tensorboard() -> None:
-    """Say what is missing before a study has run for hours."""
+    """Raise if tensorboard is not installed, before a study runs for hours."""
     if importlib.util.find_spec("tensorboard") is None:
         raise ValueError("--tensorboard needs the tensorboard package: pip install tensorboard.")
 
 
-def write_tensorboard(runs: list[dict[str, Any]], folder: Path) -> None:
-    """Write the curves and final scores of finished runs as TensorBoard's event files.
+def write_tensorboard(runs: Sequence[RunResult], folder: Path) -> None:
+    """Write the curves and final scores of runs.
 
     Args:
         runs: results of runs.
-        folder: the study's; each run goes to `tensorboard/<optimizer>-lr...-seed...` in it, instead of what
-            an earlier call wrote there.
+        folder: of the study. Each run goes to `tensorboard/<optimizer>-lr...-seed...` in it, and replaces
+            what an earlier call wrote there.
     """
     require_tensorboard()
     from torch.utils.tensorboard import SummaryWriter
 
     for run in runs:
-        place = folder / "tensorboard" / _name(run)
-        for earlier in place.glob("events.out.tfevents.*"):
-            earlier.unlink()
-        with SummaryWriter(str(place)) as writer:
-            for split in ("train", "valid"):
-                for what in run[split].keys() - {"step"}:
-                    for step, value in zip(run[split]["step"], run[split][what], strict=True):
-                        writer.add_scalar(f"{what}/{split}", value, step)
-            setting = {key: run[key] for key in ("optimizer", "lr", "weight_decay", "schedule", "seed")}
-            # "." keeps the table of settings in this run's folder, where torch would make another one.
-            writer.add_hparams(setting, _final(run), run_name=".", global_step=run["steps"])
+        target = folder / "tensorboard" / _folder_name(run)
+        for old in target.glob("events.out.tfevents.*"):
+            old.unlink()
+        with SummaryWriter(str(target)) as writer:
+            for split, curve in (("train", run.train), ("valid", run.valid)):
+                for name in curve.names:
+                    for step, value in zip(curve.step, curve[name], strict=True):
+                        writer.add_scalar(f"{name}/{split}", value, step)
+            setting = {"optimizer": run.optimizer, **asdict(run.point), "seed": run.seed}
+            # "." keeps the table of settings in this run's folder; torch's default is a new one.
+            writer.add_hparams(setting, _final_scores(run), run_name=".", global_step=run.steps)
 
 
-def _name(run: dict[str, Any]) -> str:
-    words = (
-        f"{run['optimizer']}-lr{run['lr']:g}-wd{run['weight_decay']:g}-{run['schedule']}-seed{run['seed']}"
-    )
-    return re.sub(r"[^\w.+-]", "_", words)
+def _folder_name(run: RunResult) -> str:
+    setting = f"lr{run.lr:g}-wd{run.weight_decay:g}-{run.schedule}"
+    return re.sub(r"[^\w.+-]", "_", f"{run.optimizer}-{setting}-seed{run.seed}")
 
 
-def _final(run: dict[str, Any]) -> dict[str, float]:
-    """Return the scores at a run's end; those of a diverged run on validation would mean nothing."""
-    final = {"diverged": float(run["status"] == "diverged")}
-    if run["status"] == "finished":
-        final |= {f"valid {what}": values[-1] for what, values in run["valid"].items() if what != "step"}
-    final |= {f"test {what}": value for what, value in (run["test"] or {}).items()}
-    return {f"final/{what}": value for what, value in final.items()}
+def _final_scores(run: RunResult) -> dict[str, float]:
+    """Return the scores at the end of a run; a diverged run has none on validation."""
+    final = {"diverged": float(run.diverged)}
+    if not run.diverged:
+        final |= {f"valid {name}": run.valid[name][-1] for name in run.valid.names}
+    final |= {f"test {name}": value for name, value in (run.test or {}).items()}
+    return {f"final/{name}": value for name, value in final.items()}

@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from dualavg_bench.store.results import Machine
 
-def describe() -> dict[str, Any]:
-    """Say what a run was executed on."""
+
+def describe() -> Machine:
+    """Return the machine and the versions that a run is executed with."""
     from importlib.metadata import version
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "gpu": gpu,
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "dualavg": version("dualavg"),
-    }
+    return Machine(
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        system=platform.system(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        dualavg=version("dualavg"),
+    )
 
 
 def _cpu() -> str:

@@ -1,20 +1,20 @@
-"""What a trained network makes of a few test examples, as a result keeps it; `gallery.py` shows it.
+"""The samples of a recipe as a result keeps them; `report/samples.py` shows them.
 
-Pictures are kept as bytes, not as a picture format, so that reading them back decodes nothing foreign.
+Pictures are kept as plain pixels, so that reading a result decodes no picture format.
 """
 
 import base64
-from typing import Any
 
 import torch
 
 from dualavg_bench.recipe import Passage, Picture
+from dualavg_bench.store.results import PassageSample, PictureSample
 
 
-def to_json(sample: Picture | Passage) -> dict[str, Any]:
-    """Return a sample as a result keeps it; a picture's brightest point of truth is white."""
+def encode(sample: Picture | Passage) -> PictureSample | PassageSample:
+    """Return a sample as a result keeps it; white is the brightest point of a picture's truth."""
     if isinstance(sample, Passage):
-        return {"kind": "passage", "given": sample.given, "truth": sample.truth, "made": sample.made}
+        return PassageSample(given=sample.given, truth=sample.truth, made=sample.made)
     if sample.truth.ndim != 2 or sample.truth.shape != sample.made.shape:
         raise ValueError(
             f"The picture {sample.title!r} has the shapes {tuple(sample.truth.shape)} (truth) and "
@@ -26,5 +26,5 @@ def to_json(sample: Picture | Passage) -> dict[str, Any]:
         for part in (sample.truth, sample.made)
     ]
     truth, made = (base64.b64encode(part.tobytes()).decode() for part in pixels)
-    shape = list(sample.truth.shape)
-    return {"kind": "picture", "title": sample.title, "shape": shape, "truth": truth, "made": made}
+    height, width = sample.truth.shape
+    return PictureSample(title=sample.title, shape=(height, width), truth=truth, made=made)

@@ -1,5 +1,6 @@
 """Everything that can change the result of one run. Its hash is the name of the run's folder."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -25,13 +26,14 @@ class RunSpec:
     processes: int = 1  # that share the run: dropout and sums depend on how its batches are parted
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return the spec as JSON values, with lists for tuples: what a result keeps."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["point"] = [self.point.lr, self.point.weight_decay, self.point.schedule]
         for name in ("settings", "optimizer_settings", "versions"):
             plain[name] = as_json(plain[name])
         del plain["recipe"]  # where the file lies changes nothing; its text and name do
-        return plain
+        values: dict[str, Any] = json.loads(json.dumps(plain))
+        return values
 
     @property
     def hash(self) -> str:

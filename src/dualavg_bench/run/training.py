@@ -34,6 +34,7 @@ from dualavg_bench.run.data import fingerprint, read
 from dualavg_bench.run.processes import any_of, from_rank_0, rank, world
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import Curve, RunResult, RunTime, Sample
 
 WINDOW = 10  # steps whose training losses are averaged into one point of the curve, and checked together
 SMALLEST_FIRST_LOSS = 0.1  # that a blow-up is measured by: many times almost nothing is still little
@@ -58,7 +59,7 @@ def run(
     checkpoint_seconds: float = 30.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
+) -> RunResult:
     """Return the result of a run: what is on disk, or else trained to its end, from its checkpoint on.
 
     Args:
@@ -153,7 +154,7 @@ class _Run:
         checkpoint_seconds: float,
         progress: Callable[[int, int], None],
         should_stop: Callable[[], bool],
-    ) -> dict[str, Any]:
+    ) -> RunResult:
         recipe = self.recipe
         self._resume()
         started = saved = time.perf_counter()
@@ -307,10 +308,10 @@ class _Run:
                 "finite number there, the worst there is."
             )
 
-    def _samples(self, show: Callable[..., Any]) -> list[dict[str, Any]]:
+    def _samples(self, show: Callable[..., Any]) -> list[Sample]:
         """Return what the trained network makes of a few test examples."""
         with self._evaluating(), user_code(self.recipe.name, "samples"):
-            return from_rank_0(lambda: [samples.to_json(s) for s in show(self.model, self.splits.test)])
+            return from_rank_0(lambda: [samples.encode(s) for s in show(self.model, self.splits.test)])
 
     def _evaluate(self, source: Source, split: str) -> evaluation.Scores | str:
         """Return the scores on a split, or why there are none."""
@@ -351,39 +352,40 @@ class _Run:
                 for name in self.STATES:
                     getattr(self, name).load_state_dict(state[name])
 
-    def _result(self, why: str | None) -> dict[str, Any]:
+    def _result(self, why: str | None) -> RunResult:
         recipe, spec = self.recipe, self.spec
         test = self.untrained_test
         if spec.test and why is None:
             tested = self._evaluate(self.splits.test, "test")
             why, test = (tested, test) if isinstance(tested, str) else (None, tested)
         shown = self._samples(recipe.samples) if spec.test and not why and recipe.samples else []
-        return {
-            "hash": spec.hash,
-            "recipe": recipe.name,
-            "scale": recipe.scale,
-            "optimizer": spec.optimizer,
+        valid = {name: values for name, values in self.valid_curve.items() if None not in values}
+        return RunResult(
+            hash=spec.hash,
+            recipe=recipe.name,
+            scale=recipe.scale,
+            optimizer=spec.optimizer,
             **dataclasses.asdict(spec.point),
-            "seed": spec.seed,
-            "phase": "confirm" if spec.test else "tune",
-            "metric": recipe.metric.name,
-            "higher_is_better": recipe.metric.higher_is_better,
-            "unit": recipe.metric.unit,
-            "steps": recipe.steps,
-            "status": "diverged" if why else "finished",
-            "diverged_at": self.step if why else None,
-            "why": why,
-            "spec": spec.to_json(),
-            "train": self.train_curve,
-            "valid": {what: values for what, values in self.valid_curve.items() if None not in values},
-            "test": test and {what: value for what, value in test.items() if value is not None},
-            "samples": shown,
-            "time": {
-                "seconds": self.seconds,
-                "step_ms": 1e3 * statistics.median(self.step_times or [0.0]),
-                "optimizer_ms": 1e3 * statistics.median(self.optimizer_times or [0.0]),
-            },
-            "peak_mb": machine.peak_memory(),
-            "packages": {k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
-            "machine": machine.describe(),
-        }
+            seed=spec.seed,
+            phase="confirm" if spec.test else "tune",
+            metric=recipe.metric.name,
+            higher_is_better=recipe.metric.higher_is_better,
+            unit=recipe.metric.unit,
+            steps=recipe.steps,
+            status="diverged" if why else "finished",
+            diverged_at=self.step if why else None,
+            why=why,
+            spec=spec.to_json(),
+            train=Curve.model_validate(self.train_curve),
+            valid=Curve.model_validate(valid),
+            test=None if test is None else {name: v for name, v in test.items() if v is not None},
+            samples=shown,
+            time=RunTime(
+                seconds=self.seconds,
+                step_ms=1e3 * statistics.median(self.step_times or [0.0]),
+                optimizer_ms=1e3 * statistics.median(self.optimizer_times or [0.0]),
+            ),
+            peak_mb=machine.peak_memory(),
+            packages={k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
+            machine=machine.describe(),
+        )

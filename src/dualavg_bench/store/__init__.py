@@ -1,1 +1,1 @@
-"""What is on disk of a run: atomic files, its folder, the schema of results."""
+"""What a study keeps on disk: atomic files, a folder per run, the typed schema of results and summaries."""

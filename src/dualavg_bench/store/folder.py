@@ -1,13 +1,12 @@
-"""What is on disk of a run, and how it gets there without ever being half there.
+"""The folder of one run.
 
     <root>/runs/<recipe>/<hash of the spec>/
-        result.json      when the run is done, whatever came of it
-        checkpoint.pt    while it is not
-        deaths.json      how often a process died of it, by study
-        .lock            held by the process that is working on it
+        result.json      once the run has finished or diverged
+        checkpoint.pt    until then
+        crashes.json     how many processes died during the run, by study
+        .lock            held by the process that works on the run
 
-Every file is written beside its place and moved there in one step, so that a reader sees the old one, the new
-one or none, whenever the writer is killed. Nothing that is read can run code: JSON, and torch's weights_only.
+All files are written atomically. Reading them cannot execute code: JSON, and torch with `weights_only`.
 """
 
 import contextlib
@@ -15,24 +14,28 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import filelock
 import torch
+from pydantic import Field
 
-from dualavg_bench.store.files import (
-    FORMAT,
-    StoreError,
-    cannot_write,
-    read_json,
-    write_atomically,
-    write_json,
-)
-from dualavg_bench.store.results import fault
+from dualavg_bench.store.documents import FORMAT, Count, Document, read_document, write_document
+from dualavg_bench.store.files import StoreError, write_atomically, write_error
+from dualavg_bench.store.results import RunResult
 
 
 class HeldError(Exception):
-    """Somebody else is working on the run."""
+    """Another process works on the run."""
+
+
+class Crashes(Document):
+    """How many processes died during a run, by study."""
+
+    NAME: ClassVar[str] = "record of crashes"
+    REMEDY: ClassVar[str] = "delete it, and run the command again"
+
+    by_study: dict[str, Count] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,23 +49,19 @@ class RunFolder:
         """Return the folder under a study's root."""
         return cls(root / "runs" / recipe / run_hash)
 
-    def result(self) -> dict[str, Any] | None:
-        """Return the finished run, or None if it is not finished."""
+    def result(self) -> RunResult | None:
+        """Return the result, or None if the run has not ended."""
         file = self.path / "result.json"
         if not file.exists():
             return None
-        value = read_json(file, "result of a run")
-        if value.get("hash") != self.path.name:
-            raise StoreError(f"{file} belongs to another run ({value.get('hash')}): move it away.")
-        if (wrong := fault(value)) is not None:
-            raise StoreError(
-                f"{file} is damaged, it {wrong}: delete it, and the same command does the run again."
-            )
-        return value
+        result = read_document(file, RunResult)
+        if result.hash != self.path.name:
+            raise StoreError(f"{file} is the result of another run ({result.hash}): move it away.")
+        return result
 
-    def finish(self, result: dict[str, Any]) -> None:
-        """Put the result there, then take the checkpoint away."""
-        write_json(self.path / "result.json", {"format": FORMAT, **result})
+    def finish(self, result: RunResult) -> None:
+        """Write the result, then delete the checkpoint."""
+        write_document(self.path / "result.json", result)
         (self.path / "checkpoint.pt").unlink(missing_ok=True)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -79,67 +78,75 @@ class RunFolder:
         with self.reading_checkpoint():
             state = torch.load(file, weights_only=True, map_location="cpu")
         if not isinstance(state, dict) or state.get("hash") != self.path.name:
-            raise StoreError(f"{file} is not this run's checkpoint: delete it, and the run starts over.")
+            raise StoreError(
+                f"{file} is not this run's checkpoint: delete it, and the run starts from the beginning."
+            )
         version = state.get("format")
         if not isinstance(version, int) or version > FORMAT:
-            raise StoreError(f"{file} was written by a newer version of dualavg: update, or delete it.")
+            raise StoreError(
+                f"{file} was written by a newer version of dualavg: update dualavg, or delete it."
+            )
         return state
 
     @contextlib.contextmanager
     def reading_checkpoint(self) -> Iterator[None]:
-        """Say in a sentence that the checkpoint cannot be used, whatever is found in it."""
+        """Turn any exception in the block into a StoreError about the checkpoint."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - what is not ours can raise anything
-            reason = (str(error).splitlines() or [""])[0]
-            reason = reason[:80] if isinstance(error, RuntimeError | ValueError) and reason else ""
-            why = reason or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - a foreign file can raise anything
+            message = (str(error).splitlines() or [""])[0][:80]
+            if not isinstance(error, RuntimeError | ValueError) or not message:
+                message = type(error).__name__
             raise StoreError(
-                f"{self.path / 'checkpoint.pt'} is not a whole checkpoint ({why}): delete it, and the run "
-                "starts over."
+                f"{self.path / 'checkpoint.pt'} is not a complete checkpoint ({message}): delete it, and the "
+                "run starts from the beginning."
             ) from None
 
     @contextlib.contextmanager
-    def locked(self, wait: float = -1) -> Iterator[None]:
-        """Hold the run: whoever else wants it waits, and finds it finished or further on.
+    def locked(self, timeout: float = -1) -> Iterator[None]:
+        """Hold the run's lock in the block. Others wait, and then find the run finished or further on.
 
-        Who holds it may ask again. Somebody who has waited for `wait` seconds in vain gets a `HeldError`.
+        The holder may take it again.
+
+        Args:
+            timeout: seconds to wait for it; negative waits for ever.
+
+        Raises:
+            HeldError: the timeout has passed.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / ".lock", is_singleton=True)
-            lock.acquire(timeout=wait)
+            lock.acquire(timeout=timeout)
         except filelock.Timeout:
             raise HeldError(str(self.path)) from None
         except OSError as error:
-            raise cannot_write(self.path / ".lock", error) from error
+            raise write_error(self.path / ".lock", error) from error
         try:
-            for unfinished in self.path.glob(".*.*"):  # of a writer that was killed
-                unfinished.unlink(missing_ok=True)
+            for temporary in self.path.glob(".*.*"):  # left by a writer that was killed
+                temporary.unlink(missing_ok=True)
             yield
         finally:
             lock.release()
 
     @contextlib.contextmanager
-    def fatal_until_left(self, study: str) -> Iterator[None]:
-        """Count a death of the run in this study, and forget them all if the block is left alive."""
-        before = self._deaths()
-        write_json(self._deaths_file, {"format": FORMAT, **before, study: before.get(study, 0) + 1})
+    def count_crashes(self, study: str) -> Iterator[None]:
+        """Record a crash on entry; clear the record on exit, normal or by an exception."""
+        by_study = self._crashes().by_study
+        counted = by_study | {study: by_study.get(study, 0) + 1}
+        write_document(self._crashes_file, Crashes(by_study=counted))
         try:
             yield
         finally:
-            self._deaths_file.unlink(missing_ok=True)
+            self._crashes_file.unlink(missing_ok=True)
 
-    def deaths(self, study: str) -> int:
-        """Return how many processes of this study died of the run."""
-        return self._deaths().get(study, 0)
+    def crashes(self, study: str) -> int:
+        """Return how many processes of this study died during the run."""
+        return self._crashes().by_study.get(study, 0)
 
     @property
-    def _deaths_file(self) -> Path:
-        return self.path / "deaths.json"
+    def _crashes_file(self) -> Path:
+        return self.path / "crashes.json"
 
-    def _deaths(self) -> dict[str, int]:
-        if not self._deaths_file.exists():
-            return {}
-        counts = read_json(self._deaths_file, "count of deaths")
-        return {study: n for study, n in counts.items() if study != "format" and isinstance(n, int)}
+    def _crashes(self) -> Crashes:
+        return read_document(self._crashes_file, Crashes) if self._crashes_file.exists() else Crashes()

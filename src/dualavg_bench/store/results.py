@@ -1,102 +1,165 @@
-"""What the result of a run holds, and what is wrong with a file that does not."""
+"""The result of one run: the schema of `result.json`, and the hash that names the run."""
 
+import base64
+import binascii
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-POINT = ("lr", "weight_decay", "schedule")
+from pydantic import ConfigDict, Field, JsonValue, PositiveInt, model_validator
+
+from dualavg_bench.recipe.settings import AXES
+from dualavg_bench.scales import Scale
+from dualavg_bench.store.documents import Count, Document, Hash, Model, Setting
+
+Phase = Literal["tune", "confirm"]
+Status = Literal["finished", "diverged"]
 
 
-def spec_hash(spec: Mapping[str, Any]) -> str:
-    """The hash of a spec as it stands in a result: what `RunSpec.hash` gives for it."""
+def spec_hash(spec: Mapping[str, JsonValue]) -> Hash:
+    """Return the name of the run that a spec describes."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def fault(result: Mapping[str, Any]) -> str | None:
-    """What a result lacks or has wrong, as the end of a sentence about it; None if it is sound."""
-    for name, (expected, holds) in FIELDS.items():
-        if name not in result:
-            return f"lacks {name!r}"
-        if not holds(result[name]):
-            return f"has {_short(result[name])} as its {name!r}, where {expected} was expected"
-    return next((said for said, wrong in _contradictions(result).items() if wrong), None)
+class Curve(Model):
+    """Values against the step. In JSON, each series stands beside `step` under its own name.
+
+    Examples:
+        >>> curve = Curve.model_validate({"step": [10, 20], "loss": [2.5, 0.5]})
+        >>> curve.step, curve["loss"], curve.names
+        ([10, 20], [2.5, 0.5], ['loss'])
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, list[float]] = Field(init=False)
+
+    step: list[Count]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the series."""
+        return list(self.__pydantic_extra__)
+
+    def __getitem__(self, name: str) -> list[float]:
+        """Return a series."""
+        return self.__pydantic_extra__[name]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Curve":
+        for name, series in self.__pydantic_extra__.items():
+            if len(series) != len(self.step):
+                raise ValueError(f"{name} has {len(series)} values for {len(self.step)} steps")
+        return self
 
 
-def _contradictions(result: Mapping[str, Any]) -> dict[str, bool]:
-    """What fields that are sound by themselves may have wrong together."""
-    spec, metric, diverged = result["spec"], result["metric"], result["status"] == "diverged"
-    told = [result["optimizer"], [result[name] for name in POINT], result["seed"]]
-    tested = result["phase"] == "tune" or _is_number((result["test"] or {}).get(metric))
-    return {
-        "has the spec of another run": spec_hash(spec) != result["hash"],
-        "is of another setting than its spec": told != [spec.get(k) for k in ("optimizer", "point", "seed")],
-        f"has no validation {metric}": not result["valid"].get(metric),
-        "has no training loss": not diverged and not result["train"]["loss"],
-        f"has no test {metric}": not tested,
-        "does not say when it diverged": diverged and result["diverged_at"] is None,
-    }
+class PictureSample(Model):
+    """A picture of a test example: the true one and the network's, as base64 of 8-bit pixels."""
+
+    kind: Literal["picture"] = "picture"
+    title: str
+    shape: tuple[PositiveInt, PositiveInt]  # height, width
+    truth: str
+    made: str
+
+    @model_validator(mode="after")
+    def _check_pixels(self) -> "PictureSample":
+        for name in ("truth", "made"):
+            try:
+                pixels = base64.b64decode(getattr(self, name), validate=True)
+            except binascii.Error:
+                raise ValueError(f"{name} is not base64") from None
+            if len(pixels) != self.shape[0] * self.shape[1]:
+                raise ValueError(f"{name} has {len(pixels)} pixels, shape says {self.shape}")
+        return self
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+class PassageSample(Model):
+    """A text of a test example: the network's input, the true output and the network's output."""
+
+    kind: Literal["passage"] = "passage"
+    given: str
+    truth: str
+    made: str
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+Sample = Annotated[PictureSample | PassageSample, Field(discriminator="kind")]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+class RunTime(Model):
+    """The time of a run, and the medians over its steps."""
+
+    seconds: float
+    step_ms: float
+    optimizer_ms: float
 
 
-def _is_curve(*names: str) -> Callable[[Any], bool]:
-    """Whether a value has these series, and all of its series are numbers, equally many."""
+class Machine(Model):
+    """The machine and the versions that a run was executed with."""
 
-    def holds(value: Any) -> bool:
-        return (
-            isinstance(value, dict)
-            and {"step", *names} <= value.keys()
-            and all(isinstance(series, list) and all(map(_is_number, series)) for series in value.values())
-            and len({len(series) for series in value.values()}) == 1
-        )
-
-    return holds
+    cpu: str
+    cores: PositiveInt | None
+    gpu: str | None
+    system: str
+    python: str
+    torch: str
+    dualavg: str
 
 
-def _has_numbers(*names: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(_is_number(value.get(name)) for name in names)
+class RunResult(Document, Setting):
+    """Everything that is known of a run that finished or diverged."""
 
+    NAME: ClassVar[str] = "result of a run"
+    REMEDY: ClassVar[str] = "delete it, and run the command again to redo the run"
 
-def _one_of(*values: str) -> tuple[str, Callable[[Any], bool]]:
-    return " or ".join(map(repr, values)), lambda value: isinstance(value, str) and value in values
+    hash: Hash
+    recipe: str
+    scale: Scale
+    optimizer: str
+    seed: Count
+    phase: Phase
+    metric: str
+    higher_is_better: bool
+    unit: str
+    steps: Count
+    status: Status
+    diverged_at: Count | None
+    why: str | None  # the reason for the divergence
+    spec: dict[str, JsonValue]  # `RunSpec.to_json()`
+    train: Curve
+    valid: Curve
+    test: dict[str, float] | None
+    samples: list[Sample]
+    time: RunTime
+    peak_mb: float | None
+    packages: dict[str, str]
+    machine: Machine
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the run diverged."""
+        return self.status == "diverged"
 
-def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or holds(value)
+    @model_validator(mode="after")
+    def _check_spec(self) -> "RunResult":
+        if spec_hash(self.spec) != self.hash:
+            raise ValueError("spec is the spec of another run")
+        in_spec = [self.spec.get(name) for name in ("optimizer", "point", "seed")]
+        if in_spec != [self.optimizer, [getattr(self, axis) for axis in AXES], self.seed]:
+            raise ValueError("optimizer, setting or seed are not those of spec")
+        return self
 
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:39]}\N{HORIZONTAL ELLIPSIS}"
-
-
-FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(("recipe", "scale", "optimizer", "schedule", "metric", "unit"), ("text", _is_text)),
-    **dict.fromkeys(("lr", "weight_decay"), ("a number", _is_number)),
-    **dict.fromkeys(("seed", "steps"), ("a whole number", _is_count)),
-    "phase": _one_of("tune", "confirm"),
-    "status": _one_of("finished", "diverged"),
-    "higher_is_better": ("true or false", lambda value: isinstance(value, bool)),
-    "diverged_at": ("a step or null", _or_none(_is_count)),
-    "why": ("text or null", _or_none(_is_text)),
-    "spec": ("what the run was made from", lambda value: isinstance(value, dict)),
-    "train": ("a curve", _is_curve("loss")),
-    "valid": ("a curve", _is_curve()),
-    "test": ("scores or null", _or_none(lambda value: isinstance(value, dict))),
-    "time": ("seconds, step_ms and optimizer_ms", _has_numbers("seconds", "step_ms", "optimizer_ms")),
-    "peak_mb": ("a number or null", _or_none(_is_number)),
-    "machine": ("its description", lambda value: isinstance(value, dict)),
-}
+    @model_validator(mode="after")
+    def _check_scores(self) -> "RunResult":
+        if self.metric not in self.valid.names or not self.valid.step:
+            raise ValueError(f"valid has no {self.metric}")
+        if "loss" not in self.train.names or not (self.train.step or self.diverged):
+            raise ValueError("train has no loss")
+        if self.phase == "confirm" and (self.test is None or self.metric not in self.test):
+            raise ValueError(f"test has no {self.metric}")
+        if self.phase == "tune" and self.test is not None:
+            raise ValueError("test has scores, but tuning never reads the test split")
+        if self.diverged != (self.diverged_at is not None):
+            raise ValueError(f"status is {self.status}, but diverged_at is {self.diverged_at}")
+        return self

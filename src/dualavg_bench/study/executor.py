@@ -25,8 +25,9 @@ from dualavg_bench.recipe.user_code import RecipeRaised
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import HeldError, RunFolder
+from dualavg_bench.store.results import RunResult
 
-MOST_DEATHS = 3
+MOST_CRASHES = 3
 PATIENCE = 2.0  # seconds a worker waits for a run that another study has in hand, before it takes the next
 ALONE = 5.0  # seconds without a worker after which somebody should be told
 _ONE_RUN_OF_THIS_PROCESS = threading.Lock()
@@ -62,7 +63,7 @@ def _told(failures: list[Failure]) -> str:
 class StudyFailed(StoreError):  # noqa: N818
     """Some runs failed; what finished is kept."""
 
-    def __init__(self, failures: list[Failure], finished: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, failures: list[Failure], finished: Sequence[RunResult] = ()) -> None:
         self.failures, self.finished = failures, list(finished)
         details = failures[0].details and f"\nThe first of them:\n{failures[0].details}"
         count, pronoun = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "them")
@@ -76,9 +77,7 @@ class KilledItsWorkersError(Exception):
     """A run that has killed its worker too often to be tried again."""
 
 
-def execute_one(
-    spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, study: str
-) -> dict[str, Any] | None:
+def execute_one(spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, study: str) -> RunResult | None:
     """What a worker does with a run; None if it was not done, because another has it or nobody wants it."""
     from dualavg_bench.recipe.loading import load
     from dualavg_bench.recipe.registry import module_of
@@ -91,9 +90,9 @@ def execute_one(
         with _ONE_RUN_OF_THIS_PROCESS, _each_warning_once(), folder.locked(PATIENCE):
             if abandoned():  # while it waited
                 return None
-            if folder.deaths(study) >= MOST_DEATHS:
+            if folder.crashes(study) >= MOST_CRASHES:
                 raise KilledItsWorkersError
-            with folder.fatal_until_left(study):
+            with folder.count_crashes(study):
                 _check_versions(spec)
                 recipe, path = load(spec.recipe, scale)
                 if trace(path, [module_of(spec.optimizer)]).digest != spec.source:
@@ -157,7 +156,7 @@ class Unfinished(Exception):  # noqa: N818 - not an error: there is work to do
     """Some runs have no result yet."""
 
 
-def finished_runs(root: Path, recipe: str, specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
+def finished_runs(root: Path, recipe: str, specs: Sequence[RunSpec]) -> list[RunResult]:
     """Return the results that are on disk, if all are: a finished study needs no workers."""
     found = {spec.hash: RunFolder.of(root, recipe, spec.hash).result() for spec in specs}
     if None in found.values():
@@ -172,15 +171,15 @@ class Engine:
         self.client, self.root, self.data, self.scale = client, root.absolute(), data.absolute(), scale
         self.study = uuid.uuid4().hex
         self.numbers = itertools.count()
-        self.known_deaths: dict[str, int] = {}  # of all runs, when a run was last lost
+        self.known_crashes: dict[str, int] = {}  # of all runs, when a run was last lost
         self.unexplained: Counter[str] = Counter()
 
     def execute(
         self,
         specs: Sequence[RunSpec],
         recipe: str,
-        finished: Callable[[RunSpec, dict[str, Any] | Failure], None] = lambda _spec, _result: None,
-    ) -> list[dict[str, Any]]:
+        finished: Callable[[RunSpec, RunResult | Failure], None] = lambda _spec, _result: None,
+    ) -> list[RunResult]:
         """Return the results in the order of the specs; what is on disk already is not run again.
 
         Raises:
@@ -189,7 +188,7 @@ class Engine:
         """
         from distributed import as_completed
 
-        results: dict[str, dict[str, Any] | Failure] = {}
+        results: dict[str, RunResult | Failure] = {}
         unique = {spec.hash: spec for spec in specs}
         folders = {name: RunFolder.of(self.root, recipe, name) for name in unique}
         for name, spec in unique.items():
@@ -224,7 +223,7 @@ class Engine:
             alone.cancel()
             self.client.cancel(list(futures))
         failures = [r for r in results.values() if isinstance(r, Failure)]
-        successes = [r for spec in specs if isinstance(r := results[spec.hash], dict)]
+        successes = [r for spec in specs if isinstance(r := results[spec.hash], RunResult)]
         if failures:
             raise StudyFailed(failures, successes)
         return successes
@@ -248,7 +247,7 @@ class Engine:
 
     def _outcome(
         self, future: Any, spec: RunSpec, folders: dict[str, RunFolder]
-    ) -> dict[str, Any] | Failure | None:
+    ) -> RunResult | Failure | None:
         """Return what came of a run, or None if it has to be tried again."""
         from distributed import KilledWorker
 
@@ -256,30 +255,31 @@ class Engine:
             raise StoreError("The dask scheduler went away. Run the command again to resume.")
         error = future.exception()
         if error is None:
-            return future.result() or folders[spec.hash].result()
+            result: RunResult | None = future.result()
+            return result or folders[spec.hash].result()
         if isinstance(error, StoreError | RecipeError):
             raise error
         where = _run(spec)
         if isinstance(error, KilledWorker | KilledItsWorkersError):
-            deaths = self._deaths(spec.hash, folders)
-            if deaths < MOST_DEATHS:
+            crashes = self._crashes(spec.hash, folders)
+            if crashes < MOST_CRASHES:
                 return None
-            return Failure(spec, f"{where} killed its worker {deaths} times (out of memory?)")
+            return Failure(spec, f"{where} killed its worker {crashes} times (out of memory?)")
         if isinstance(error, RecipeRaised):
             return Failure(spec, f"{where}: {error}", error.details)
         details = "".join(traceback.format_exception(error))
         return Failure(spec, f"{where} raised {type(error).__name__}: {error}", details)
 
-    def _deaths(self, name: str, folders: dict[str, RunFolder]) -> int:
+    def _crashes(self, name: str, folders: dict[str, RunFolder]) -> int:
         """Return how many workers a run has killed, of which dask says that it has killed too many.
 
         Either they died of it, or of others that they had in hand before it, or before any was begun.
         """
-        known = sum(folder.deaths(self.study) for folder in folders.values())
-        if known == self.known_deaths.get(name, 0):
+        known = sum(folder.crashes(self.study) for folder in folders.values())
+        if known == self.known_crashes.get(name, 0):
             self.unexplained[name] += 1
-        self.known_deaths[name] = known
-        return max(folders[name].deaths(self.study), self.unexplained[name])
+        self.known_crashes[name] = known
+        return max(folders[name].crashes(self.study), self.unexplained[name])
 
     def _workers(self) -> list[dict[str, Any]]:
         return list(self.client.scheduler_info(n_workers=-1)["workers"].values())

@@ -14,31 +14,35 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dualavg_bench.analysis import statistics
+from dualavg_bench.analysis.selection import select
+from dualavg_bench.analysis.summary import summarize
 from dualavg_bench.recipe import Grid, Point, Recipe, Scale, registry
 from dualavg_bench.recipe.loading import data_needed, load
-from dualavg_bench.recipe.settings import FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED
 from dualavg_bench.run.code import Code, trace
 from dualavg_bench.run.data import check, fingerprint, read
 from dualavg_bench.run.spec import RunSpec
-from dualavg_bench.store.files import StoreError, read_json, write_json
+from dualavg_bench.store.documents import read_document, write_document
+from dualavg_bench.store.files import StoreError
+from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.summaries import Extension, FailedRun, Summary
 from dualavg_bench.study.executor import Failure, StudyFailed
 from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
 
-Executor = Callable[[Sequence[RunSpec]], list[dict[str, Any]]]
+Executor = Callable[[Sequence[RunSpec]], list[RunResult]]
 
 
 class Incomplete(StudyFailed):
     """Some runs failed, and their optimizers are without result; the others have their summary."""
 
-    def __init__(self, failures: list[Failure], summary: dict[str, Any], runs: list[dict[str, Any]]) -> None:
+    def __init__(self, failures: list[Failure], summary: Summary, runs: list[RunResult]) -> None:
         super().__init__(failures)
         self.summary, self.runs = summary, runs
 
@@ -135,7 +139,7 @@ class Study:
 
     def run(
         self, execute: Executor, *, extend: bool = True, workers: int | None = None
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ) -> tuple[Summary, list[RunResult]]:
         """Run it to its end; return the summary, which is also written, and all runs.
 
         Args:
@@ -153,7 +157,7 @@ class Study:
         rounds = 0
         while True:
             points = attempts.without_failed(points)
-            tuned = [run for run in tuned if run["optimizer"] in points]
+            tuned = [run for run in tuned if run.optimizer in points]
             if not points:
                 raise StudyFailed(attempts.failures)
             more = further_points(tuned, points) if extend and rounds < MOST_EXTENSIONS else {}
@@ -162,47 +166,59 @@ class Study:
             rounds += 1
             points = {name: points[name] + more[name] for name in points}
             tuned = attempts(self.tuning(points))
-        chosen = statistics.select(tuned)
-        choice = {name: Point(*(chosen[name][key] for key in statistics.POINT)) for name in points}
+        chosen = select(tuned)
+        choice = {name: chosen[name].point for name in points}
         confirmed = attempts(self.confirmation(choice))
         left = attempts.without_failed(points)
-        runs = tuned + [run for run in confirmed if run["optimizer"] in left]
-        summary = statistics.summarize(
+        runs = tuned + [run for run in confirmed if run.optimizer in left]
+        earlier = self._earlier_summary()
+        summary = summarize(
             runs,
+            command=self._command(extend=extend),
+            extension=Extension(allowed=extend, rounds=rounds, most=MOST_EXTENSIONS),
+            extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
+            failures=[_failed_run(failure) for failure in attempts.failures],
             about=self.recipe.about,
             paper=self.recipe.paper,
-            extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
-            extension={"allowed": extend, "rounds": rounds, "most": MOST_EXTENSIONS},
-            failures=[_plain(failure) for failure in attempts.failures],
+            workers=workers or (earlier.times.workers if earlier else None),
         )
-        self._write(summary, extend=extend, workers=workers)
+        if earlier:
+            self._keep_if_other(earlier, summary)
+        write_document(self._summary_file, summary)
         if attempts.failures:
             raise Incomplete(attempts.failures, summary, runs)
         return summary, runs
 
-    def _write(self, summary: dict[str, Any], *, extend: bool, workers: int | None) -> None:
-        """Write the summary, with what it takes to run the study again."""
-        file = self.out / "summary.json"
+    @property
+    def _summary_file(self) -> Path:
+        return self.out / "summary.json"
+
+    def _earlier_summary(self) -> Summary | None:
+        """Return the summary that is about to be replaced, if it can be read."""
         try:
-            earlier = read_json(file, "summary of a study") if file.exists() else {}
-        except StoreError:  # it is about to be replaced
-            earlier = {}
+            return read_document(self._summary_file, Summary)
+        except StoreError:
+            return None
+
+    def _command(self, *, extend: bool) -> str:
+        """Return the command that runs the study again."""
         words = ["dualavg", "study", Path(self.reference).name, "--scale", self.recipe.scale]
         words += ["--optimizers", ",".join(self.names)]
         if self.data_given or self.recipe.scale != "quick":
             words += ["--data", "DIR"]
-        summary["command"] = shlex.join(words + ([] if extend else ["--no-extend"]))
-        summary["times"]["workers"] = workers or earlier.get("times", {}).get("workers")
-        before, file_before = earlier.get("optimizers", {}), _recipe_of(earlier)
-        if file_before not in ("", Path(self.reference).name):
-            self._keep(file_before)  # another recipe of the same name
-        elif set(before) - set(summary["optimizers"]):
-            self._keep(",".join(before))
-        write_json(file, summary)
+        return shlex.join(words + ([] if extend else ["--no-extend"]))
+
+    def _keep_if_other(self, earlier: Summary, summary: Summary) -> None:
+        """Keep the files of an earlier study of another recipe file, or of more optimizers."""
+        recipe = shlex.split(earlier.command)[2]
+        if recipe != Path(self.reference).name:
+            self._keep(recipe)
+        elif set(earlier.optimizers) - set(summary.optimizers):
+            self._keep(",".join(earlier.optimizers))
 
     def _keep(self, names: str) -> None:
         """Keep the summary and the page of an earlier study beside those of this one."""
-        for file in (self.out / "summary.json", self.out / "report.html"):
+        for file in (self._summary_file, self.out / "report.html"):
             if file.exists():
                 copy = file.with_name(f"{file.stem}-{names[:150]}{file.suffix}")
                 shutil.copyfile(file, copy)
@@ -216,8 +232,8 @@ class _Attempts:
         self.execute = execute
         self.failures: list[Failure] = []
 
-    def __call__(self, specs: Sequence[RunSpec]) -> list[dict[str, Any]]:
-        """Return the results of those that did not fail."""
+    def __call__(self, specs: Sequence[RunSpec]) -> list[RunResult]:
+        """Return the results of the runs that did not fail."""
         try:
             return self.execute(specs)
         except StudyFailed as error:
@@ -230,25 +246,16 @@ class _Attempts:
         return {name: mine for name, mine in points.items() if name not in failed}
 
 
-def _plain(failure: Failure) -> dict[str, Any]:
-    """Say in JSON which run failed, and why."""
-    spec, point = failure.spec, failure.spec.point
-    return {
-        "optimizer": spec.optimizer,
-        "lr": point.lr,
-        "weight_decay": point.weight_decay,
-        "schedule": point.schedule,
-        "seed": spec.seed,
-        "phase": "confirm" if spec.test else "tune",
-        "run": spec.hash,
-        "why": " ".join(failure.sentence.split()),
-    }
-
-
-def _recipe_of(summary: dict[str, Any]) -> str:
-    """The file or the name of the recipe that a summary is of, as its command says."""
-    words = shlex.split(summary.get("command", ""))
-    return words[2] if len(words) > 2 else ""
+def _failed_run(failure: Failure) -> FailedRun:
+    spec = failure.spec
+    return FailedRun(
+        optimizer=spec.optimizer,
+        **asdict(spec.point),
+        seed=spec.seed,
+        phase="confirm" if spec.test else "tune",
+        run=spec.hash,
+        why=" ".join(failure.sentence.split()),
+    )
 
 
 def _repeated(values: Iterable[Any]) -> list[Any]:
@@ -257,7 +264,7 @@ def _repeated(values: Iterable[Any]) -> list[Any]:
 
 def _check_grid(recipe: Recipe, name: str, grid: Grid) -> None:
     """Refuse a point that is named twice: it would count as two of the equally many that all get."""
-    for key in statistics.POINT:
+    for key in AXES:
         if twice := _repeated(getattr(grid, key)):
             raise ValueError(
                 f"The grid of {name} in recipe {recipe.name} has the {key} {twice[0]} more than once: "

@@ -1,0 +1,236 @@
+"""The summary of a study: the schema of `summary.json`. Every figure has its n and the hashes of its runs."""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from dualavg_bench.scales import Scale
+from dualavg_bench.store.documents import Count, Document, Hash, Model, Setting
+from dualavg_bench.store.results import Machine, Phase, Status
+
+NumericAxis = Literal["lr", "weight_decay"]  # the axes of a grid that have ends
+
+
+class Statistics(Model):
+    """Mean, standard error and number of values; one value has no standard error."""
+
+    mean: float
+    se: NonNegativeFloat | None
+    n: PositiveInt
+
+
+class Scores(Statistics):
+    """The scores of some runs. A diverged run counts with the score of the untrained network."""
+
+    diverged: Count
+    runs: list[Hash]
+
+
+class GridPoint(Setting, Scores):
+    """A point of a grid, and its validation scores over the tuning seeds."""
+
+
+class Chosen(Setting):
+    """The best point of a grid by validation.
+
+    `edge` lists the axes on which it is at an end of its grid, `tried` the ends.
+    """
+
+    valid: Scores
+    edge: list[NumericAxis]
+    tried: dict[NumericAxis, tuple[float, float]]
+
+
+class GridSize(Model):
+    """The size of a grid in points and runs; `extended` points were added because a best lr was at an end."""
+
+    points: PositiveInt
+    runs: PositiveInt
+    diverged: Count
+    extended: Count
+
+
+class OptimizerSummary(Model):
+    """An optimizer: its grid, its chosen setting, and the scores of that setting on fresh seeds."""
+
+    grid: GridSize
+    chosen: Chosen
+    test: Scores | None  # None without confirmation runs
+    valid_final: Scores | None
+
+
+class Comparison(Model):
+    """A pair of optimizers, paired by seed: mean of a - b, 95% t interval, p and Holm's p.
+
+    `a` has the better mean. Without a t test, the interval and both p are None.
+    """
+
+    a: str
+    b: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    n: PositiveInt
+    seeds: list[Count]
+    runs: list[Hash]
+
+
+class Budget(Model):
+    """Expected best validation score among m = 1, 2, ... random points of a grid."""
+
+    scores: list[float]
+    n: PositiveInt  # seeds of the point with the fewest
+    runs: list[Hash]
+
+
+class Extension(Model):
+    """Whether grids could be extended, how many times they were, and how many times at most."""
+
+    allowed: bool
+    rounds: Count
+    most: Count
+
+
+class FailedRun(Setting):
+    """A run without a result: it raised an exception, or crashed its workers."""
+
+    optimizer: str
+    seed: Count
+    phase: Phase
+    run: Hash
+    why: str
+
+
+class RunEntry(Setting):
+    """A run in the list of all runs."""
+
+    optimizer: str
+    seed: Count
+    phase: Phase
+    status: Status
+    diverged_at: Count | None
+    why: str | None
+    steps: Count
+    valid: float
+    test: float | None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run diverged."""
+        return self.status == "diverged"
+
+
+class Spread(Model):
+    """Median, quartiles, minimum and maximum over runs."""
+
+    median: float
+    low: float
+    lower: float
+    upper: float
+    high: float
+    n: PositiveInt
+    runs: list[Hash]
+
+
+class Cost(Model):
+    """Time and memory of an optimizer's runs; None where it was not measured."""
+
+    step_ms: Spread | None
+    optimizer_ms: Spread | None
+    peak_mb: Spread | None
+
+
+class Times(Model):
+    """All that differs between two executions of one study: times and memory."""
+
+    seconds: float
+    workers: PositiveInt | None  # runs at the same time; None if unknown
+    optimizers: dict[str, Cost]
+
+
+class Summary(Document):
+    """A study: who was best, by how much, with which setting, from which runs."""
+
+    NAME: ClassVar[str] = "summary of a study"
+    REMEDY: ClassVar[str] = "run the study's command again to write it anew"
+
+    recipe: str
+    scale: Scale
+    metric: str
+    higher_is_better: bool
+    unit: str
+    about: str
+    paper: str
+    command: Annotated[str, Field(pattern="^dualavg study .")]
+    optimizers: dict[str, OptimizerSummary]
+    extension: Extension
+    failures: list[FailedRun]
+    comparisons: list[Comparison]  # from the best pair to the worst
+    verdict: str
+    sensitivity: dict[str, list[GridPoint]]
+    budget: dict[str, Budget]
+    runs: dict[Hash, RunEntry]
+    machines: list[Machine]
+    packages: dict[str, list[str]]
+    times: Times
+
+    @property
+    def sign(self) -> int:
+        """1 if a higher score is better, else -1."""
+        return 1 if self.higher_is_better else -1
+
+    @property
+    def confirmed(self) -> dict[str, Scores]:
+        """The test scores of the optimizers that have any."""
+        return {name: entry.test for name, entry in self.optimizers.items() if entry.test is not None}
+
+    @model_validator(mode="after")
+    def _check_optimizers(self) -> "Summary":
+        """Every part must be about the same optimizers."""
+        names = set(self.optimizers)
+        parts: dict[str, Iterable[str]] = {
+            "sensitivity": self.sensitivity,
+            "budget": self.budget,
+            "times.optimizers": self.times.optimizers,
+            "runs": {run.optimizer for run in self.runs.values()},
+        }
+        for part, found in parts.items():
+            if set(found) != names:
+                raise ValueError(f"{part} has the optimizers {sorted(found)}, optimizers has {sorted(names)}")
+        pairs = {frozenset((pair.a, pair.b)) for pair in self.comparisons}
+        confirmed = sorted(self.confirmed)
+        expected = {frozenset((a, b)) for a in confirmed for b in confirmed if a < b}
+        if len(self.comparisons) != len(expected) or pairs != expected:
+            raise ValueError("comparisons are not the pairs of the optimizers that have a test score")
+        return self
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "Summary":
+        for name, entry in self.optimizers.items():
+            if entry.chosen.point not in {point.point for point in self.sensitivity[name]}:
+                raise ValueError(f"the chosen setting of {name} is not in its sensitivity")
+        return self
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> "Summary":
+        """Every figure must name runs that are listed."""
+        figures: list[Scores | Comparison | Budget | Spread | None] = [
+            *self.comparisons,
+            *self.budget.values(),
+        ]
+        for points in self.sensitivity.values():
+            figures += points
+        for entry in self.optimizers.values():
+            figures += (entry.chosen.valid, entry.test, entry.valid_final)
+        for cost in self.times.optimizers.values():
+            figures += (cost.step_ms, cost.optimizer_ms, cost.peak_mb)
+        unknown = {run for figure in figures if figure for run in figure.runs} - self.runs.keys()
+        if unknown:
+            raise ValueError(f"runs lacks {min(unknown)}")
+        for name, run in self.runs.items():
+            if (run.phase == "confirm") != (run.test is not None):
+                raise ValueError(f"runs.{name} has phase {run.phase} and test {run.test}")
+        return self
