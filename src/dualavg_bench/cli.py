@@ -131,7 +131,7 @@ def reproduce(
         extend: Add step sizes, at most three times, while the best is at the end of its grid; default: not at
             quick scale.
     """
-    from dualavg_bench.commands import reproduce
+    from dualavg_bench.reproduction import reproduce
 
     complete = reproduce(
         scale,

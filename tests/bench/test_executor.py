@@ -30,7 +30,7 @@ from support.tiny_study import (
     wait_until,
 )
 
-from dualavg_bench.study import executor
+from dualavg_bench.study import executor, worker
 
 STARTED: list[subprocess.Popen[str]] = []
 TUNED = {f"{run}-0" for run in ("MDA-0.3", "MDA-1", "MDA-3", "SGD-0.03", "SGD-0.1", "SGD-1e+09")}
@@ -145,7 +145,7 @@ def check_a_killer(
     assert {run.partition("-")[0] for run in confirmed} == {"MDA"}
     assert Counter(run for run, _ in executions) == {**dict.fromkeys({*TUNED, *confirmed}, 1), killer: 3}
     assert len(list(out.rglob("result.json"))) == len(TUNED) + len(confirmed) - 1
-    assert "sgd: without result." in (out / "spirals-quick" / "report.html").read_text()
+    assert "sgd: no result." in (out / "spirals-quick" / "report.html").read_text()
     traps.unset(f"kill-{killer}")
 
 
@@ -320,7 +320,7 @@ def test_a_worker_with_several_threads_gives_the_numbers_of_one_with_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executor, "ALONE", 0.1)
+    monkeypatch.setattr(executor, "NOTICE_SECONDS", 0.1)
     with dask(tmp_path, "--nthreads=3") as (address, _):
         output = resume(traps.recipe, tmp_path / "out", address)
     assert summary_without_times(tmp_path / "out") == undisturbed.summary
@@ -355,7 +355,7 @@ def test_a_warning_is_shown_once_a_process_and_not_once_a_run(monkeypatch: pytes
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     for _ in range(3):
-        with executor._each_warning_once():
+        with worker._warn_once():
             for said in ("shapes differ", "and so do dtypes"):
                 warnings.showwarning(said, UserWarning, "recipe.py", 3)
     assert shown == ["shapes differ", "and so do dtypes"]

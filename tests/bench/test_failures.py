@@ -8,14 +8,14 @@ import pytest
 from support.pretended_study import make_study, pretend
 from support.tiny_study import Command, write_recipe
 
-from dualavg_bench import commands, terminal
+from dualavg_bench import commands, reproduction, terminal
 from dualavg_bench.recipe import Grid
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
-from dualavg_bench.study.executor import Failure, StudyFailed
-from dualavg_bench.study.study import Incomplete, Study
+from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
+from dualavg_bench.study.study import Study
 
 BEST = {"mda": 1.0, "sgd": 0.9, "adam": 1.1}
 GRIDS = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in BEST}
@@ -133,9 +133,7 @@ def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_er
     study = make_study(tmp_path / "lines-quick", grids=GRIDS)
     monkeypatch.setattr(Study, "of", lambda *_: study)
     execute = failing(lambda s: s.optimizer == "adam" and s.point.lr == 10, [])
-    monkeypatch.setattr(
-        "dualavg_bench.study.executor.finished_runs", lambda _root, _name, specs: execute(specs)
-    )
+    monkeypatch.setattr("dualavg_bench.commands.finished_runs", lambda _root, _name, specs: execute(specs))
     code, out, err = dualavg("study", "lines.py", "--out", tmp_path)
     assert code == 1
     assert "2 runs failed; finished runs are kept. Run the command again to retry them." in err
@@ -143,7 +141,7 @@ def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_er
     assert f"report: {tmp_path / 'lines-quick' / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "lines-quick" / "report.html").read_text()
     assert "adam: no result." in page
-    found = commands._attempt("lines", scale="quick", out=tmp_path)
+    found = reproduction._attempt("lines", {"scale": "quick", "out": tmp_path})
     assert isinstance(found, commands.Finished)
     assert found.failed == "Runs failed: adam raised OSError: no."
     assert found.report == tmp_path / "lines-quick" / "report.html"
@@ -169,9 +167,7 @@ def test_workers_here_and_a_scheduler_elsewhere_are_refused_together(
     more = ("--workers", 2, "--scheduler", "tcp://127.0.0.1:9", "--out", tmp_path)
     code, out, err = dualavg(*command, *more)
     assert (code, out) == (1, "")
-    assert (
-        "--workers starts processes here and --scheduler takes workers that are there: give only one" in err
-    )
+    assert "--workers starts processes, --scheduler uses those of a cluster: give only one." in err
 
 
 @pytest.mark.parametrize("command", [["study"], ["run", "--lr", "1"]], ids=" ".join)
