@@ -291,7 +291,7 @@ def test_rank_0_evaluates_for_all(ranks: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("odd batch", "batch_size 15 of recipe lines does not divide into 2 parts"),
+        ("odd batch", "batch_size 15 of recipe lines cannot be split into 2 equal parts"),
         ("batch norm", "has batch norm, whose statistics processes share on GPUs only"),
         ("spoilt", "result.json is not a complete result of a run"),
     ],
@@ -322,7 +322,7 @@ def test_the_command_under_torchrun_says_once_why_it_refuses(tmp_path: Path) -> 
     command = ["-m", "dualavg_bench", "run", str(recipe), "--lr", "1", "--out", str(tmp_path / "out")]
     code, output = torchrun(*command)
     assert code != 0
-    assert output.count("dualavg: batch_size 63 of recipe spirals does not divide into 2 parts") == 1
+    assert output.count("dualavg: batch_size 63 of recipe spirals cannot be split into 2 equal parts") == 1
 
 
 if __name__ == "__main__":

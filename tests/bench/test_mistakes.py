@@ -188,14 +188,14 @@ def steps_of(answer: Any) -> Any:
         ({"loss": lambda _model, _batch: 1.0}, "loss of recipe lines must be one number .* got float"),
         (
             {"loss": lambda model, batch: loss(model, batch) * NAN},
-            "first training loss of recipe lines, with seed 0, is nan: the network was not trained yet",
+            "first training loss of recipe lines, with seed 0, is nan: the network is not trained yet",
         ),
         (
             {"evaluate": lambda _model, _batches: None},
             "must return a dictionary with 'loss' and 'error', got",
         ),
-        ({"evaluate": lambda m, b: {**evaluate(m, b), "step": 1}}, "returns something called 'step'"),
-        ({"evaluate": lambda m, b: {**evaluate(m, b), 3: 1}}, "returns something called 3"),
+        ({"evaluate": lambda m, b: {**evaluate(m, b), "step": 1}}, "returns a score called 'step'"),
+        ({"evaluate": lambda m, b: {**evaluate(m, b), 3: 1}}, "returns a score called 3"),
         ({"evaluate": steps_of(lambda right: {**right, "more": 1})}, "must return the same names every time"),
         ({"evaluate": lambda _m, _b: {"loss": 1, "error": NAN}}, "untrained .*the validation error is nan"),
         ({"evaluate": lambda _m, _b: {"loss": INF, "error": 1}}, "untrained .*the validation loss is inf"),

@@ -143,7 +143,15 @@ def test_the_packages_around_a_users_module_count(project):
 
 
 RUN = {
-    *("run.data", "run.evaluation", "run.machine", "run.outputs", "run.processes", "run.samples"),
+    *(
+        "run.data",
+        "run.evaluation",
+        "run.history",
+        "run.machine",
+        "run.outputs",
+        "run.processes",
+        "run.samples",
+    ),
     *("run.spec", "run.training", "scales", "recipe", "recipe.data", "recipe.recipe", "recipe.registry"),
     *("recipe.samples", "recipe.schedules", "recipe.settings", "recipe.user_code"),
 }

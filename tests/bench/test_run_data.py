@@ -34,7 +34,7 @@ def test_other_test_data_are_seen_in_confirmation_only():
 
 def test_a_run_refuses_data_that_are_not_its_own(tmp_path):
     spec = make_spec(make_recipe(splits()))
-    with pytest.raises(RecipeError, match="not those the study was started with"):
+    with pytest.raises(RecipeError, match="changed since the study was started"):
         execute(tmp_path, make_recipe(splits(train=9)), spec)
 
 

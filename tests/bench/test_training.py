@@ -197,7 +197,10 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"evaluate": lambda _model, _batches: {"loss": 1.0}}, "does not return 'error'"),
-        ({"evaluate": lambda _model, _batches: {"loss": 1.0, "error": "low"}}, "returns what is no number"),
+        (
+            {"evaluate": lambda _model, _batches: {"loss": 1.0, "error": "low"}},
+            "returns a score that is not a number",
+        ),
         ({"model": torch.nn.Identity}, "has no parameters to train"),
         ({"loss": lambda model, batch: model(batch[0])}, r"must be one number .* got shape \(16, 1\)"),
         ({"loss": lambda _model, batch: batch[1].sum()}, r"must be one number .* got shape \(\), detached"),
@@ -212,7 +215,7 @@ def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_pat
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda state: state.pop("train_curve"),
+        lambda state: state["history"].pop("train_curve"),
         lambda state: state.pop("model"),
         lambda state: state["model"].pop("0.weight"),
         lambda state: state["model"].update({"0.weight": torch.zeros(3)}),

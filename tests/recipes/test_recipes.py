@@ -115,7 +115,7 @@ def test_a_run_that_is_cut_off_goes_on_bit_for_bit(name, folder, tmp_path):
     assert (parts.path / "checkpoint.pt").exists()
     first, second = (training.run(spec, recipe, run, folder) for run in (whole, parts))
     for part in ("train", "valid", "status"):
-        assert first[part] == second[part]
+        assert getattr(first, part) == getattr(second, part)
 
 
 def with_few_examples(data, folder):
