@@ -13,6 +13,7 @@ from dualavg_bench.analysis import verdict
 from dualavg_bench.analysis.scores import score
 from dualavg_bench.analysis.selection import budget, select, sensitivity
 from dualavg_bench.analysis.statistics import compare, describe, holm, is_significant
+from dualavg_bench.store.results import Curve
 from dualavg_bench.store.summaries import Extension, GridSize, Statistics
 
 
@@ -168,6 +169,18 @@ def test_the_better_one_stands_first_also_where_lower_is_better():
     pairs = compare(confirmed(scores, higher_is_better=False))
     assert [(p.a, p.b) for p in pairs] == [("mda", "sgd"), ("mda", "adam"), ("sgd", "adam")]
     assert all(pair.difference < 0 for pair in pairs)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_lower_training_loss_stands_first_whatever_the_metric(higher):
+    runs = [
+        run(name, 1.0, seed, "confirm", higher_is_better=higher, train=curve)
+        for name, loss in (("mda", 3.0), ("sgd", 2.0))
+        for seed in (1000, 1001)
+        for curve in [Curve.model_validate({"step": [10], "loss": [loss + seed / 1e4]})]
+    ]
+    (pair,) = compare(runs, "train")
+    assert (pair.a, pair.b, pair.difference) == ("sgd", "mda", pytest.approx(-1.0))
 
 
 def test_holm_is_the_step_down_correction_of_the_textbook():

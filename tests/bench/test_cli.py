@@ -14,7 +14,7 @@ from dualavg_bench import cli
 from dualavg_bench.__main__ import main
 
 COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
-HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy"}
+HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy", "pydantic"}
 
 
 # Answers ----------------------------------------------------------------------------------------------

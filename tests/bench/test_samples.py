@@ -73,7 +73,7 @@ def test_a_picture_survives_to_a_byte():
     picture = shown_picture(TRUTH, mda=TRUTH / 2, adam=TRUTH)
     truth = np.round(255 * TRUTH.numpy() / 11)
     assert np.array_equal(decoded(picture.truth), truth)
-    mda, adam = picture.made
+    mda, adam = picture.reconstructions
     assert (mda.optimizer, adam.optimizer) == ("mda", "adam")
     assert abs(decoded(mda.picture) - truth / 2).max() <= 0.5
     wrong = float(picture.factor) * abs(decoded(mda.picture) - truth)
@@ -90,7 +90,7 @@ NOISE = torch.randn(40, 40, generator=torch.Generator().manual_seed(1))
 @pytest.mark.parametrize("amount", [0.03, 0.1, 0.2])
 def test_differences_are_as_bright_as_their_size_allows_and_alike_for_all(amount):
     picture = shown_picture(SLICE, mda=SLICE - amount * NOISE.abs(), adam=SLICE - amount / 4 * NOISE.abs())
-    worse, better = (decoded(one.difference) for one in picture.made)
+    worse, better = (decoded(one.difference) for one in picture.reconstructions)
     assert 240 < np.percentile(worse, 99) <= 255  # nearly white
     assert (worse == 255).mean() < 0.02  # and not saturated
     assert np.median(better) / np.median(worse) == pytest.approx(1 / 4, abs=0.08)  # one factor for both
@@ -108,7 +108,7 @@ def test_each_reconstruction_has_its_ssim_and_every_image_a_caption(undrawn):
     picture = shown_picture(SLICE, mda=blurred, adam=SLICE)
     white = SLICE.max()
     wanted = structural_similarity((SLICE / white).numpy(), (blurred / white).numpy(), data_range=1.0)
-    assert [one.ssim for one in picture.made] == [f"{wanted:.3f}", "1.000"]
+    assert [one.ssim for one in picture.reconstructions] == [f"{wanted:.3f}", "1.000"]
     runs = with_samples(study(), lambda _: [samples.encode(Picture("slice 7", SLICE, blurred))])
     page = study_page.render(summarize(runs), runs)
     text = words(page)
@@ -154,7 +154,7 @@ def test_the_first_confirmation_seed_is_shown_for_all():
     runs = with_samples(study(), lambda run: [PassageSample(given="x", truth="y", made=str(run.seed))])
     shown = gallery(["mda", "sgd"], runs)
     assert shown.seeds == [min(run.seed for run in runs if run.phase == "confirm")]
-    assert [made for _, made in shown.passages[0].made] == 2 * [str(shown.seeds[0])]
+    assert [made for _, made in shown.passages[0].outputs] == 2 * [str(shown.seeds[0])]
 
 
 def test_a_study_without_samples_has_no_such_section(undrawn):

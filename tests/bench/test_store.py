@@ -103,6 +103,15 @@ def test_a_truncated_foreign_or_newer_result_raises_a_one_line_error(
     assert len(str(raised.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("version", "message"), [(2, "newer version of dualavg (format 2"), (0, "reads format 1")]
+)
+def test_a_complete_result_of_another_format_is_refused(version: int, message: str, tmp_path: Path) -> None:
+    folder = _written(tmp_path, _values(format=version))
+    with pytest.raises(StoreError, match=re.escape(message)):
+        folder.result()
+
+
 def test_the_result_of_another_run_is_refused(tmp_path: Path) -> None:
     other = RunFolder.of(tmp_path, "lines", "0123")
     other.finish(run())

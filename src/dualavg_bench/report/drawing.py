@@ -9,8 +9,9 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import count
 from typing import Any
 
 import matplotlib as mpl
@@ -18,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from dualavg_bench.analysis import formatting
 
@@ -38,6 +40,8 @@ INK, GRID = ("#1b1f24", "#c9ced6")
 FIXED = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # the same colour in every study
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (1, 1)), (0, (4, 4)), "-")
+LANE = 9  # points between the marks of two optimizers at the edge of the frame
+FRAME_HEIGHT = 180  # in points, about
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -179,6 +183,31 @@ def log_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     axis.set_major_locator(locator)
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def is_outside(axes: Axes, value: float) -> bool:
+    """Return whether a value is outside the limits of the y axis."""
+    low, high = axes.get_ylim()
+    return not low <= value <= high
+
+
+def edge_marks(sign: int) -> tuple[int, str]:
+    """Return the worst end of the y axis, and the caret that points beyond it."""
+    return (0, "v") if sign > 0 else (1, "^")
+
+
+def make_room(axes: Axes, sign: int, lanes: int) -> None:
+    """Extend the y axis at its worst end, so that the marks there hide no point."""
+    share = (lanes + 0.5) * LANE / FRAME_HEIGHT if lanes else 0.0
+    ends = axes.transAxes.transform([(0, 0 if sign < 0 else -share), (0, 1 + share if sign < 0 else 1)])
+    axes.set_ylim(*axes.transData.inverted().transform(ends)[:, 1])
+
+
+def lanes(axes: Axes, sign: int) -> Iterator[dict[str, Any]]:
+    """Yield heights from the worst end of the y axis inwards, so that no mark hides another."""
+    for i in count():
+        inwards = ScaledTranslation(0, sign * (i + 0.6) * LANE / 72, axes.figure.dpi_scale_trans)
+        yield {"transform": axes.get_xaxis_transform() + inwards, "clip_on": False, "zorder": 5}
 
 
 def _variable(color: str) -> str:

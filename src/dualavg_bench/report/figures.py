@@ -1,13 +1,11 @@
 """The figures of the pages: pure functions of a summary (and results) to SVG."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation
 
 from dualavg_bench.analysis.statistics import describe, is_significant
 from dualavg_bench.analysis.verdict import rank
@@ -16,9 +14,13 @@ from dualavg_bench.report.drawing import (
     LIGHT,
     MARKERS,
     dash,
+    edge_marks,
+    is_outside,
     labels,
+    lanes,
     log_ticks,
     looks,
+    make_room,
     set_scale,
     svg,
     wrapped,
@@ -27,8 +29,6 @@ from dualavg_bench.store.results import Curve, RunResult
 from dualavg_bench.store.summaries import Cost, GridPoint, Scores, Spread, Summary
 
 REACH = 5  # scores further from the best than this many times the median are drawn at the edge of the frame
-LANE = 9  # points between the marks of two optimizers at the edge of the frame
-FRAME_HEIGHT = 180  # in points, about
 LABEL_HEIGHT, LABEL_WIDTH = 30, 46  # letters of a label that fit beside and below the frame
 
 
@@ -67,9 +67,9 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
         winners = [best.valid for best in chosen.values() if not best.valid.diverged]
         means = {best.mean for best in winners} | set(_near_best([point.mean for point in finished], sign))
         set_scale(axes, _with_bars(means, [*finished, *winners]), log=sign < 0)
-        marked = [any(p.diverged or _outside(axes, p.mean) for p in points) for points in grids.values()]
-        _make_room(axes, sign, sum(marked))
-        lanes, (edge, caret) = _lanes(axes, sign), _edge_marks(sign)
+        marked = [any(p.diverged or is_outside(axes, p.mean) for p in points) for points in grids.values()]
+        make_room(axes, sign, sum(marked))
+        heights, (edge, caret) = lanes(axes, sign), edge_marks(sign)
         for name, points in grids.items():
             color, marker = LIGHT[look[name]], MARKERS[look[name]]
             best_at: dict[float, GridPoint] = {}
@@ -78,14 +78,14 @@ def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
             line = [best_at[lr] for lr in sorted(best_at) if not best_at[lr].diverged]
             others = [point for point in points if not point.diverged and best_at[point.lr] is not point]
             axes.plot(*_coordinates(line), color=color, dashes=dash(look[name]))
-            inside = [point for point in line if not _outside(axes, point.mean)]
+            inside = [point for point in line if not is_outside(axes, point.mean)]
             bars = [point.se or 0.0 for point in inside]
             axes.errorbar(*_coordinates(inside), bars, fmt=marker, color=color, markersize=6, linewidth=1.2)
             axes.plot(*_coordinates(others), marker, color=color, alpha=0.4, markersize=4)
             diverged = sorted({point.lr for point in points if point.diverged})
-            outside = sorted({point.lr for point in [*line, *others] if _outside(axes, point.mean)})
+            outside = sorted({point.lr for point in [*line, *others] if is_outside(axes, point.mean)})
             if diverged or outside:
-                lane = next(lanes)
+                lane = next(heights)
                 hollow: dict[str, Any] = {"mfc": "none", "color": color, "markersize": 8}
                 axes.plot(outside, [edge] * len(outside), caret, **hollow, **lane)
                 axes.plot(diverged, [edge] * len(diverged), "x", color=color, markersize=9, mew=2.2, **lane)
@@ -116,11 +116,11 @@ def budget(summary: Summary, prefix: str = "budget") -> str:
         ends = [curve[-1] for curve in curves.values()]  # always shown
         set_scale(axes, [*_near_best(scores, sign), *ends], log=sign < 0)
         outside = {
-            name: [m for m, value in enumerate(curve, 1) if _outside(axes, value)]
+            name: [m for m, value in enumerate(curve, 1) if is_outside(axes, value)]
             for name, curve in curves.items()
         }
-        _make_room(axes, sign, sum(map(bool, outside.values())))
-        lanes, (edge, caret) = _lanes(axes, sign), _edge_marks(sign)
+        make_room(axes, sign, sum(map(bool, outside.values())))
+        heights, (edge, caret) = lanes(axes, sign), edge_marks(sign)
         for name, curve in curves.items():
             color, inside = LIGHT[look[name]], [m for m in range(1, len(curve) + 1) if m not in outside[name]]
             axes.plot(range(1, len(curve) + 1), curve, color=color, dashes=dash(look[name]))
@@ -129,7 +129,7 @@ def budget(summary: Summary, prefix: str = "budget") -> str:
             )
             if outside[name]:
                 hollow: dict[str, Any] = {"mfc": "none", "color": color, "markersize": 8}
-                axes.plot(outside[name], [edge] * len(outside[name]), caret, **hollow, **next(lanes))
+                axes.plot(outside[name], [edge] * len(outside[name]), caret, **hollow, **next(heights))
         axes.set_xlabel("grid points tried")
         axes.set_ylabel(wrapped(f"expected {_metric_label(summary)}", LABEL_HEIGHT))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -289,30 +289,6 @@ def _with_bars(means: set[float], points: Sequence[Scores]) -> list[float]:
     reach = (max(means) - min(means)) / 2 if len(means) > 1 else math.inf
     low, high = (min(means) - reach, max(means) + reach) if means else (0.0, 0.0)
     return [*means, *(max(mean - se, low) for mean, se in bars), *(min(mean + se, high) for mean, se in bars)]
-
-
-def _outside(axes: Axes, value: float) -> bool:
-    low, high = axes.get_ylim()
-    return not low <= value <= high
-
-
-def _edge_marks(sign: int) -> tuple[int, str]:
-    """Return the worst end of the y axis, and the caret that points beyond it."""
-    return (0, "v") if sign > 0 else (1, "^")
-
-
-def _make_room(axes: Axes, sign: int, lanes: int) -> None:
-    """Extend the y axis at its worst end, so that the marks there hide no point."""
-    share = (lanes + 0.5) * LANE / FRAME_HEIGHT if lanes else 0.0
-    ends = axes.transAxes.transform([(0, 0 if sign < 0 else -share), (0, 1 + share if sign < 0 else 1)])
-    axes.set_ylim(*axes.transData.inverted().transform(ends)[:, 1])
-
-
-def _lanes(axes: Axes, sign: int) -> Iterator[dict[str, Any]]:
-    """Yield heights from the worst end of the y axis inwards, so that no mark hides another."""
-    for i in count():
-        inwards = ScaledTranslation(0, sign * (i + 0.6) * LANE / 72, axes.figure.dpi_scale_trans)
-        yield {"transform": axes.get_xaxis_transform() + inwards, "clip_on": False, "zorder": 5}
 
 
 def _metric_label(summary: Summary) -> str:

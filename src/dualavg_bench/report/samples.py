@@ -34,7 +34,7 @@ class PictureRow:
     title: str
     truth: str
     factor: str  # of the brightness of all differences
-    made: list[Reconstruction]
+    reconstructions: list[Reconstruction]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PassageRow:
 
     given: str
     truth: str
-    made: list[tuple[str, str]]  # optimizer, output
+    outputs: list[tuple[str, str]]  # by optimizer
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Gallery:
     @property
     def has_blanks(self) -> bool:
         """Whether one of the predicted tokens is only space."""
-        made = (output for passage in self.passages for _, output in passage.made)
-        return self.has_masks and any(BLANK in output.split(" | ") for output in made)
+        outputs = (output for passage in self.passages for _, output in passage.outputs)
+        return self.has_masks and any(BLANK in output.split(" | ") for output in outputs)
 
 
 def gallery(optimizers: Sequence[str], runs: Sequence[RunResult]) -> Gallery | None:
@@ -85,27 +85,27 @@ def gallery(optimizers: Sequence[str], runs: Sequence[RunResult]) -> Gallery | N
 
 
 def _passage_row(names: Sequence[str], samples: Sequence[PassageSample]) -> PassageRow:
-    made = [(name, sample.made) for name, sample in zip(names, samples, strict=True)]
-    return PassageRow(samples[0].given, samples[0].truth, made)
+    outputs = [(name, sample.made) for name, sample in zip(names, samples, strict=True)]
+    return PassageRow(samples[0].given, samples[0].truth, outputs)
 
 
 def _picture_row(names: Sequence[str], samples: Sequence[PictureSample]) -> PictureRow:
     shape, truth = samples[0].shape, _pixels(samples[0].truth, samples[0].shape)
-    made = [_pixels(sample.made, shape) for sample in samples]
-    differences = [np.abs(pixels.astype(int) - truth) for pixels in made]
+    pictures = [_pixels(sample.made, shape) for sample in samples]
+    differences = [np.abs(pixels.astype(int) - truth) for pixels in pictures]
     factor = _brightness(differences)
     return PictureRow(
         title=samples[0].title,
         truth=_uri(truth),
         factor=f"{factor:g}",
-        made=[
+        reconstructions=[
             Reconstruction(
                 optimizer=name,
                 picture=_uri(pixels),
                 ssim=_ssim(truth, pixels),
                 difference=_uri(np.clip(factor * difference, 0, 255).round().astype(np.uint8)),
             )
-            for name, pixels, difference in zip(names, made, differences, strict=True)
+            for name, pixels, difference in zip(names, pictures, differences, strict=True)
         ],
     )
 
@@ -116,7 +116,7 @@ def _brightness(differences: Iterable[NDArray[np.int_]]) -> float:
     return float(f"{min(max(255 / largest, 1), BRIGHTEST):.2g}") if largest else 1.0
 
 
-def _ssim(truth: Pixels, made: Pixels) -> str | None:
+def _ssim(truth: Pixels, picture: Pixels) -> str | None:
     """Return the SSIM of the pictures as they are shown, or None if they are too small.
 
     The recipe's own may differ in the third digit: its values are not rounded to 256 greys, and its white is
@@ -126,7 +126,7 @@ def _ssim(truth: Pixels, made: Pixels) -> str | None:
 
     if min(truth.shape) < SSIM_WINDOW:
         return None
-    return f"{structural_similarity(truth, made, win_size=SSIM_WINDOW, data_range=255):.3f}"  # type: ignore[no-untyped-call]
+    return f"{structural_similarity(truth, picture, win_size=SSIM_WINDOW, data_range=255):.3f}"  # type: ignore[no-untyped-call]
 
 
 def _pixels(encoded: str, shape: tuple[int, int]) -> Pixels:
