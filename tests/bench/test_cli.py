@@ -1,4 +1,4 @@
-"""The command line: quick to answer, a sentence for every mistake, nothing done twice."""
+"""The command line: quick to answer, one line for every mistake, nothing done twice."""
 
 import importlib.metadata
 import json
@@ -192,7 +192,7 @@ def test_other_data_are_another_study(dualavg: Command, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("result.json"))) == 2
 
 
-def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
+def test_run_reports_a_divergence(dualavg: Command, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, steps=30)
     code, out, err = dualavg("run", recipe, "--optimizer", "sgd", "--lr", "1e9", "--out", tmp_path / "out")
     assert code == 0, err
@@ -204,7 +204,7 @@ def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["nosuch"], 'Unknown command "nosuch"'),
         (["study"], "requires an argument"),
@@ -229,9 +229,9 @@ def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_gets_a_sentence(
+def test_a_mistake_of_the_user_is_a_one_line_error(
     arguments: list[str],
-    sentence: str,
+    message: str,
     dualavg: Command,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -240,7 +240,7 @@ def test_a_mistake_gets_a_sentence(
     recipe = write_recipe(tmp_path)
     code, _, err = dualavg(*[str(recipe) if word == "TINY" else word for word in arguments])
     assert code in (1, 2)
-    assert sentence in err
+    assert message in err
     assert "Traceback" not in err
 
 

@@ -347,11 +347,11 @@ def test_workers_that_die_while_they_start_are_started_again(undisturbed: Study,
         wait_until(lambda gone=victim: not gone.is_running() or gone.status() == psutil.STATUS_ZOMBIE)
         wait_until(lambda gone=victim: study.poll() is not None or worker() not in (None, gone))
     _, errors = end(study, code=1)
-    (sentence,) = errors.strip().splitlines()
-    assert sentence.startswith("dualavg: Workers could not be started in 3 attempts")
+    (message,) = errors.strip().splitlines()
+    assert message.startswith("dualavg: Workers could not be started in 3 attempts")
 
 
-def test_a_warning_is_shown_once_a_process_and_not_once_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_is_shown_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     for _ in range(3):
@@ -381,16 +381,16 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 @pytest.mark.skipif(shutil.which("mount") is None, reason="there is no mount command")
 @pytest.mark.slow
 @pytest.mark.parametrize("free", [0, 8, 100])
-def test_a_full_disk_stops_a_study_with_a_sentence_and_room_lets_it_go_on(
+def test_a_full_disk_is_a_one_line_error_and_the_study_resumes(
     free: int, undisturbed: Study, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "2M") as disk:
         (disk / "filler").write_bytes(bytes((2048 - free) * 1024))
         out = disk / "out"
         _, errors = end(start(undisturbed.recipe, out, "--workers", "2"), code=1)
-        (sentence,) = errors.strip().splitlines()
-        assert sentence.startswith(f"dualavg: The disk is full: {out}")
-        assert sentence.endswith("was not written; make room and start again.")
+        (message,) = errors.strip().splitlines()
+        assert message.startswith(f"dualavg: The disk is full, {out}")
+        assert message.endswith("was not written: free some space and start again.")
         for result in out.rglob("result.json"):
             assert json.loads(result.read_text())["hash"] == result.parent.name
 

@@ -57,7 +57,7 @@ def states():
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(()).item()])
-def test_augmentation_by_a_global_generator_is_no_difference_and_leaves_it_alone(draw):
+def test_augmentation_by_a_global_generator_is_repeatable_and_restores_it(draw):
     source = FromDataset(Noisy(draw))
     before = states()
     check(Splits(source, source, source), make_recipe())
@@ -71,7 +71,7 @@ def test_data_that_differ_at_every_reading_are_refused():
 
 
 @pytest.mark.parametrize("seed", [None, 0])
-def test_augmentation_by_a_generator_that_is_carried_along_is_refused(seed):
+def test_augmentation_by_a_generator_that_lives_on_is_refused(seed):
     class Carried(Lines):
         own = np.random.default_rng(seed)
 
@@ -83,7 +83,7 @@ def test_augmentation_by_a_generator_that_is_carried_along_is_refused(seed):
         check(Splits(Carried(100, 0), Lines(40, 1), Lines(40, 2)), make_recipe())
 
 
-def test_an_empty_split_and_too_large_a_batch_get_a_sentence():
+def test_an_empty_split_and_too_large_a_batch_are_refused():
     with pytest.raises(RecipeError, match="The valid split of recipe lines is empty"):
         check(splits(n=0), make_recipe())
     with pytest.raises(RecipeError, match="100 examples, less than one batch of 128"):
@@ -196,7 +196,7 @@ class Cached(Lines):
         return super().batch(indices, rng)
 
 
-def test_what_a_source_keeps_of_its_reading_is_no_difference():
+def test_a_cache_in_a_source_changes_nothing():
     def fresh():
         return Splits(Cached(30, 0), Cached(30, 1), Cached(30, 2))
 

@@ -124,18 +124,18 @@ def loss(model, batch):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("argument", "sentence"),
+    ("argument", "message"),
     [
         ("nosuch", "There is no recipe called 'nosuch'"),
         ("nosuch.py", "There is no recipe at nosuch.py"),
     ],
 )
 def test_a_missing_recipe_is_a_one_line_error(
-    argument: str, sentence: str, dualavg: Command, tmp_path: Path
+    argument: str, message: str, dualavg: Command, tmp_path: Path
 ) -> None:
     code, _, errors = dualavg("study", argument, "--out", tmp_path)
     assert code == 1
-    assert errors.startswith(f"dualavg: {sentence}")
+    assert errors.startswith(f"dualavg: {message}")
 
 
 def test_a_truncated_result_stops_the_study_with_a_one_line_error(

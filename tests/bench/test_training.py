@@ -27,9 +27,7 @@ from dualavg_bench.store.folder import RunFolder
     ],
     ids=["plain", "accumulate+clip", "bfloat16", "float16"],
 )
-def test_a_run_that_is_cut_off_goes_on_bit_for_bit(
-    optimizer: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_resume_is_bitwise(optimizer: str, changes: dict[str, Any], tmp_path: Path) -> None:
     recipe = make_recipe(**changes)
     spec = make_spec(recipe, optimizer, lr=0.05)
     whole = execute(tmp_path / "whole", recipe, spec)
@@ -87,7 +85,7 @@ def _jittered(folder: Path, seed: int = 0, stop_at: tuple[int, ...] = ()) -> Any
     return splits.train.noise, numbers(result)
 
 
-def test_augmentation_by_global_generators_is_seeded_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_augmentation_by_global_generators_is_seeded_and_resume_is_bitwise(tmp_path: Path) -> None:
     whole = _jittered(tmp_path / "whole")
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - somebody else's
@@ -111,7 +109,7 @@ def test_an_evaluation_draws_the_same_whatever_the_optimizer(tmp_path: Path) -> 
     assert drawn["mda"] == drawn["sgd"]
 
 
-def test_what_is_random_in_how_data_are_made_is_the_same_every_time(tmp_path: Path) -> None:
+def test_random_splits_are_the_same_every_time(tmp_path: Path) -> None:
     def shuffled(_: Path) -> Splits:
         splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
         splits.train.inputs = splits.train.inputs[torch.randperm(100)] * sum(draw())
@@ -151,7 +149,7 @@ def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> N
     assert result.diverged_at == training.WINDOW
 
 
-def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> None:
+def test_a_tiny_first_loss_does_not_make_every_run_diverge(tmp_path: Path) -> None:
     steps: list[int] = []
 
     def from_nothing(model, batch):
@@ -194,7 +192,7 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"evaluate": lambda _model, _batches: {"loss": 1.0}}, "does not return 'error'"),
         (
@@ -206,9 +204,9 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
         ({"loss": lambda _model, batch: batch[1].sum()}, r"must be one number .* got shape \(\), detached"),
     ],
 )
-def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_of_the_recipe_is_a_one_line_error(changes: Any, message: str, tmp_path: Path) -> None:
     recipe = make_recipe(**changes)
-    with pytest.raises(RecipeError, match=f"recipe lines {sentence}"):
+    with pytest.raises(RecipeError, match=f"recipe lines {message}"):
         execute(tmp_path, recipe, make_spec(recipe))
 
 
@@ -225,7 +223,7 @@ def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_pat
         lambda state: state.update(schedule=None),
     ],
 )
-def test_a_foreign_checkpoint_gets_a_sentence_and_without_it_the_run_starts_over(
+def test_a_foreign_checkpoint_is_a_one_line_error_and_without_it_the_run_starts_over(
     spoil: Any, tmp_path: Path
 ) -> None:
     recipe = make_recipe()

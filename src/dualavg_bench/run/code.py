@@ -144,7 +144,7 @@ def _follow(file: _File, packages: dict[str, str]) -> tuple[str, list[_File]]:
 def _read(text: bytes, package: str) -> _Text:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # whoever executes it will say so
+    except (SyntaxError, ValueError):  # loading the recipe reports it
         return _Text(hashlib.sha256(text).hexdigest(), (), ())
     calls = tuple(_loaded_by_name(tree, package))
     constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
