@@ -34,11 +34,12 @@ def bare_loop(recipe, point, splits) -> Callable[[], None]:
     import torch
 
     from dualavg_bench.recipe import registry
+    from dualavg_bench.recipe.schedules import make_schedule
 
     torch.manual_seed(0)
     model = recipe.model()
     optimizer = registry.make("mda", model.parameters(), point, {})
-    schedule = registry.make_schedule(point.schedule, {}, optimizer, recipe.steps)
+    schedule = make_schedule(point.schedule, {}, optimizer, recipe.steps)
     rng = torch.Generator().manual_seed(0)
     order = torch.randperm(len(splits.train)).split(recipe.batch_size)
     place = 0

@@ -26,8 +26,6 @@ from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
 console = Console(highlight=False)
-
-
 PRINT_SECONDS = 10  # between two lines of progress, if the output is not a terminal
 
 
@@ -47,9 +45,9 @@ class _Phase:
 
 
 class Display:
-    """Runs done, runs at work and the time left: progress bars, or plain lines if there is no terminal.
+    """The progress of studies: bars on a terminal, now and then a plain line elsewhere.
 
-    Several studies at the same time have a bar each, and a bar for all of them.
+    Several studies at the same time have a bar each and a common one.
     """
 
     def __init__(self, client: Any, *, together: bool = False) -> None:
@@ -64,20 +62,20 @@ class Display:
         )
         self.phases: dict[str, _Phase] = {}  # by study
         self.seconds: dict[str, list[float]] = {}  # of the finished runs of each study
-        self.all = self.progress.add_task("together", total=None, state="") if together else None
+        self.together = self.progress.add_task("together", total=None, state="") if together else None
         self.printed_at = time.monotonic()
         self.lock = threading.Lock()  # studies that run together are in different threads
 
     def begin(self, study: str, phase: Literal["tuning", "confirming"], total: int) -> None:
         """Start the progress bar of a phase of a study."""
-        name = phase if self.all is None else f"{study}, {phase}"
+        name = phase if self.together is None else f"{study}, {phase}"
         task = self.progress.add_task(name, total=total, state="")
         with self.lock:
             self.phases[study] = _Phase(name, task, total)
             self.seconds.setdefault(study, [])
 
     def finished(self, study: str, result: RunResult | None) -> None:
-        """Count a run; None if it failed."""
+        """Count a run; the result is None if it failed."""
         with self.lock:
             phase = self.phases[study]
             phase.done += 1
@@ -92,24 +90,22 @@ class Display:
 
     def _show(self, phase: _Phase) -> None:
         diverged, activity = f"{phase.diverged} diverged" if phase.diverged else "", self._activity()
-        if self.all is None:
+        state = diverged
+        if self.together is None:
             state = ", ".join(filter(None, (activity, diverged)))
         else:
-            state = diverged
-            done, total = (
-                sum(getattr(p, count) for p in self.phases.values()) for count in ("done", "total")
-            )
-            self.progress.update(self.all, completed=done, total=total, state=activity)
+            done = sum(each.done for each in self.phases.values())
+            total = sum(each.total for each in self.phases.values())
+            self.progress.update(self.together, completed=done, total=total, state=activity)
         self.progress.update(phase.task, completed=phase.done, state=state)
-        if not console.is_terminal and (
-            phase.left == 0 or time.monotonic() - self.printed_at > PRINT_SECONDS
-        ):
+        due = phase.left == 0 or time.monotonic() - self.printed_at > PRINT_SECONDS
+        if due and not console.is_terminal:
             self.printed_at = time.monotonic()
             line = ", ".join(filter(None, (diverged, activity)))
             console.print(f"{phase.name}: {phase.done}/{phase.total} runs done, {line}", markup=False)
 
     def _activity(self) -> str:
-        """Return how many runs are at work, and the time left if it can be estimated."""
+        """Return how many runs are running, and the time left if it can be estimated."""
         workers = self.workers()
         left = {study: phase.left for study, phase in self.phases.items() if phase.left}
         running = f"{min(sum(left.values()), workers)} running"

@@ -124,6 +124,17 @@ def test_a_lower_training_loss_is_better_whatever_the_metric():
         assert high["adam", "mda", "train"] == "disagrees"
 
 
+def test_a_run_that_diverged_before_its_first_training_loss_admits_no_test_of_it():
+    runs = study("wikitext103", {"mda": 30.0, "adam": 40.0}, higher=False)
+    *others, last = runs
+    early = {"status": "diverged", "diverged_at": 1, "train": Curve.model_validate({"step": [], "loss": []})}
+    runs = [*others, last.model_copy(update=early)]
+    rows = {(row.claim.a, row.claim.split): row for row in paper.judge({"wikitext103": runs}) if row.n}
+    assert rows["adam", "train"].verdict == "no test"
+    assert rows["mda", "test"].verdict == "agrees"
+    assert "no test" in words(paper_page.render("quick", {"wikitext103": (summarize(runs), runs)}, {}, {}))
+
+
 def test_p_is_corrected_over_all_claims_of_the_page():
     studies = {
         "cifar10": study("cifar10", {"mda": 95.0, "sgd": 94.9}),

@@ -141,10 +141,11 @@ def test_a_missing_recipe_is_a_one_line_error(
 def test_a_truncated_result_stops_the_study_with_a_one_line_error(
     undisturbed: Study, dualavg: Command, tmp_path: Path
 ) -> None:
-    results = sorted(undisturbed.out.rglob("result.json"))
-    target = tmp_path / results[0].relative_to(undisturbed.out)
+    results = undisturbed.out.rglob("result.json")
+    result = next(path for path in results if '"phase": "tune"' in path.read_text())
+    target = tmp_path / result.relative_to(undisturbed.out)
     target.parent.mkdir(parents=True)
-    target.write_bytes(results[0].read_bytes()[:100])
+    target.write_bytes(result.read_bytes()[:100])
     code, _, errors = dualavg("study", undisturbed.recipe, "--out", tmp_path, "--workers", "1")
     assert code == 1
     assert errors.startswith(f"dualavg: {target} is not a complete result of a run")

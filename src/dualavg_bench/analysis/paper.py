@@ -119,7 +119,7 @@ class Judgement:
 
     claim: Claim
     n: int = 0  # seeds; 0 if it was not run
-    advantage: float = 0.0
+    advantage: float | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
@@ -137,7 +137,7 @@ class Judgement:
             return DISAGREES if significant else NO_DIFFERENCE
         if not significant:
             return NOISE
-        return AGREES if self.advantage > 0 else DISAGREES
+        return AGREES if self.advantage is not None and self.advantage > 0 else DISAGREES
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,8 @@ def _measure(claim: Claim, runs: Sequence[RunResult]) -> Judgement:
     confirmed = [run for run in runs if run.phase == "confirm" and run.optimizer in (claim.a, claim.b)]
     if {run.optimizer for run in confirmed} != {claim.a, claim.b}:
         return Judgement(claim)
+    if claim.split == "train" and not all(run.train.step for run in confirmed):
+        return Judgement(claim, n=len({run.seed for run in confirmed}))  # diverged before its first loss
     (pair,) = statistics.compare(confirmed, claim.split)
     higher_is_better = claim.split == "test" and confirmed[0].higher_is_better
     sign = (1 if higher_is_better else -1) * (1 if pair.a == claim.a else -1)

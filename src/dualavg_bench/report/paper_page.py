@@ -99,7 +99,7 @@ def _claim_row(ours: paper.Judgement) -> ClaimRow:
     return ClaimRow(
         claim=ours.claim,
         theirs=ours.claim.relation if ours.claim.by is None else signed(ours.claim.by, 2),
-        ours=f"{signed(ours.advantage, places)} ({ours.n})" if ours.n else DASH,
+        ours=DASH if ours.advantage is None else f"{signed(ours.advantage, places)} ({ours.n})",
         interval=interval,
         p=DASH if ours.p_holm is None else p_text(ours.p_holm).removeprefix("= "),
         verdict=ours.verdict,

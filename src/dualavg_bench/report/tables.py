@@ -23,7 +23,7 @@ class ScoreRow:
     n: int = 0
     diverged: int = 0
     best: bool = False
-    differs: str = DASH  # from the best
+    differs: str = DASH  # whether it differs from the best, and p
 
 
 @dataclass(frozen=True)

@@ -54,35 +54,21 @@ def fingerprint(splits: Splits, *, test: bool) -> str:
     return digest.hexdigest()[:16]
 
 
-def check(splits: Splits, recipe: Recipe, folder: Path | None = None) -> str:
-    """Return the fingerprint without test, or raise a one-line error if the data cannot be trained on.
-
-    Args:
-        splits: what `recipe.data` returned.
-        recipe: whose data they are.
-        folder: where they were read from, for messages.
-    """
-    where = f"recipe {recipe.name}" + ("" if folder is None else f", read from {folder},")
+def check(splits: Splits, recipe: Recipe) -> str:
+    """Return the fingerprint without test, or raise a one-line error if the data cannot be trained on."""
     for name, source in _sources(splits):
         if len(source) == 0:
-            raise RecipeError(f"The {name} split of {where} is empty.")
+            raise RecipeError(f"The {name} split of recipe {recipe.name} is empty.")
     if len(splits.train) < recipe.batch_size:
         raise RecipeError(
-            f"The training split of {where} has {len(splits.train)} examples, less than one batch of "
-            f"{recipe.batch_size}."
+            f"The training split of recipe {recipe.name} has {len(splits.train)} examples, less than one "
+            f"batch of {recipe.batch_size}."
         )
     with user_code(recipe.name, "batch"):
-        first, second = (
-            (
-                _augmented(splits.train),
-                *(_examples(part, SMALL_SAMPLE) for part in (splits.train, splits.valid)),
-            )
-            for _ in range(2)
-        )
-        if first != second:
+        if _small_sample(splits) != _small_sample(splits):
             raise RecipeError(
-                f"The data of {where} differ from one reading to the next: what is random in them "
-                "must come from the generator that `batch` is given, or from the global one of torch, numpy "
+                f"The data of recipe {recipe.name} differ from one reading to the next: what is random in "
+                "them must come from the generator that `batch` gets, or from the global one of torch, numpy "
                 "or Python."
             )
         return fingerprint(splits, test=False)
@@ -110,12 +96,14 @@ def _examples(source: Source, most: int = MANY) -> bytes:
     return digest.digest()
 
 
-def _augmented(train: Source) -> bytes:
-    """Return a hash of a small batch as training is given it."""
-    digest = hashlib.sha256()
+def _small_sample(splits: Splits) -> tuple[bytes, ...]:
+    """Return hashes of a few examples, in training with augmentation too."""
+    augmented = hashlib.sha256()
     with _seeded():
-        _add(digest, train.batch(torch.arange(min(4, len(train))), torch.Generator().manual_seed(0)))
-    return digest.digest()
+        rng = torch.Generator().manual_seed(0)
+        _add(augmented, splits.train.batch(torch.arange(min(4, len(splits.train))), rng))
+    plain = (_examples(source, SMALL_SAMPLE) for source in (splits.train, splits.valid))
+    return augmented.digest(), *plain
 
 
 @contextlib.contextmanager
