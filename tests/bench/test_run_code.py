@@ -104,8 +104,9 @@ def test_other_code_is_another_run(project, change):
 
 
 def test_a_moved_module_changes_nothing(project):
-    before = digest(project)
     package = project / "my_project"
+    (package / "__init__.py").write_text("NAME = 'mine'\n")
+    before = digest(project)
     (package / "parts").mkdir()
     (package / "parts" / "__init__.py").write_text('"""Parts."""\n')
     shutil.move(package / "layers.py", package / "parts" / "layers.py")

@@ -70,6 +70,20 @@ def test_data_that_differ_at_every_reading_are_refused():
         check(Splits(source, source, source), make_recipe())
 
 
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_evaluation_data_that_differ_at_every_reading_are_refused(split):
+    class Carried(Lines):
+        own = np.random.default_rng(0)
+
+        def batch(self, indices, rng):
+            inputs, targets = super().batch(indices, rng)
+            return inputs + (self.own.random() if rng is None else 0), targets
+
+    sources = {"train": Lines(100, 0), "valid": Lines(40, 1), "test": Lines(40, 2)}
+    with pytest.raises(RecipeError, match="differ from one reading to the next"):
+        check(Splits(**{**sources, split: Carried(100, 0)}), make_recipe())
+
+
 @pytest.mark.parametrize("seed", [None, 0])
 def test_augmentation_by_a_generator_that_lives_on_is_refused(seed):
     class Carried(Lines):
@@ -182,6 +196,9 @@ def test_where_values_end_counts():
 
     assert of_texts("ab", "c") != of_texts("a", "bc")
     assert of_texts([1, 2], [3]) != of_texts([1], [2, 3])
+    a, b, c = torch.eye(3)
+    assert of_texts([a, b], [c]) != of_texts([a], [b, c])
+    assert of_texts([1, 23, a], [b]) != of_texts([12, 3, a], [b])
 
 
 class Cached(Lines):
@@ -212,5 +229,6 @@ def test_tuning_does_not_read_the_test_split():
         def batch(self, indices, rng):
             raise AssertionError
 
-    sealed = Splits(Lines(100, 0), Lines(40, 1), Sealed(40, 2))
+    sealed, larger = (Splits(Lines(100, 0), Lines(40, 1), Sealed(n, 2)) for n in (40, 41))
     assert check(sealed, make_recipe()) == fingerprint(sealed, test=False)
+    assert fingerprint(sealed, test=False) != fingerprint(larger, test=False)  # its size counts

@@ -1,5 +1,6 @@
 """One run: the same spec gives the same numbers, cut off or not; divergence is a result; runs pair up."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec
 from dualavg_bench.recipe import RecipeError, Splits
 from dualavg_bench.run import training
 from dualavg_bench.run.data import fingerprint, read
+from dualavg_bench.run.history import History
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import RunFolder
 
@@ -140,6 +142,11 @@ def test_divergence_is_a_result_and_scores_as_the_untrained_network(tmp_path: Pa
     healthy = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
     assert result.test == healthy.test  # a step size of zero leaves the network untrained
     assert all(map(torch.isfinite, map(torch.tensor, result.valid["loss"])))
+
+
+def test_a_divergence_is_recorded_at_the_first_step_that_is_not_finite() -> None:
+    losses = [1.0, 2.0, math.nan, 3.0, math.inf]
+    assert History().add_losses(make_recipe(), 0, 25, losses) == (23, "the training loss is nan")
 
 
 def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> None:
