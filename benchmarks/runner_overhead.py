@@ -133,7 +133,7 @@ def one_layer():
 def measure_study(reference: Path, workers: int) -> dict[str, float]:
     """Run a study from nothing; return its wall time with and without the workers' start-up."""
     from dualavg_bench.study.cluster import cluster
-    from dualavg_bench.study.executor import Engine
+    from dualavg_bench.study.executor import Executor
     from dualavg_bench.study.study import Study
 
     with tempfile.TemporaryDirectory() as folder:
@@ -143,8 +143,8 @@ def measure_study(reference: Path, workers: int) -> dict[str, float]:
             client.wait_for_workers(workers)
             before = client.run(cpu_seconds)
             started = time.perf_counter()
-            engine = Engine(client, study.out, Path(folder), "quick")
-            _, runs = study.run(lambda specs: engine.execute(specs, study.recipe.name), extend=False)
+            executor = Executor(client, study.out, Path(folder), "quick", notify=print)
+            _, runs = study.run(lambda specs: executor.execute(specs, study.recipe.name), extend=False)
             ended = time.perf_counter()
             after = client.run(cpu_seconds)
     return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.tiny_study import Command
+from support.tiny_study import TRAPS, Command, Study, end, start, summary_without_times, write_recipe
 
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
@@ -52,6 +52,26 @@ def dualavg(capsys: pytest.CaptureFixture[str]) -> Command:
         return code, captured.out, " ".join(captured.err.replace("│", " ").split())
 
     return call
+
+
+@pytest.fixture(scope="session")
+def scheduler() -> Iterator[str]:
+    """The address of a dask scheduler with two workers, which studies of many tests share."""
+    from dualavg_bench.study.cluster import cluster
+
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DUALAVG_CHECKPOINT_SECONDS", "0.02")
+        with cluster(2, None) as client:
+            yield client.scheduler.address
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The study of a recipe with traps, of which none is set, by the command in a process of its own."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    recipe, out = write_recipe(folder, extra=TRAPS), folder / "out"
+    end(start(recipe, out, "--optimizers", "mda,sgd", "--workers", "2"))
+    return Study(recipe, out, summary_without_times(out))
 
 
 @pytest.fixture(scope="module")

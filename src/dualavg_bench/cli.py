@@ -1,4 +1,7 @@
-"""The command line: `dualavg ...`. Heavy things are imported where they are used."""
+"""The command line: `dualavg ...`.
+
+Each command imports its function when it is called: `dualavg --help` answers without loading torch.
+"""
 
 import importlib.metadata
 import math
@@ -12,7 +15,9 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from dualavg_bench.scales import Scale
+from dualavg_bench.store.files import StoreError, write_atomically
 
+TEMPLATE = Path(__file__).parent / "recipe" / "templates" / "new_recipe.py"
 Workers = Annotated[int | None, Parameter(validator=Number(gte=1))]
 
 app = App(
@@ -25,19 +30,19 @@ app = App(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; an error that a person can mend is a sentence, not a traceback."""
+    """Run a command. Errors that the user can fix are printed in one line, without a traceback."""
     try:
         app(arguments)
     except KeyboardInterrupt:
-        print("\ndualavg: stopped. The same command goes on from here.", file=sys.stderr)
+        print("\ndualavg: stopped. Run the command again to resume.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from dualavg_bench.commands import MENDABLE, sentence
+        from dualavg_bench.commands import USER_ERRORS, error_message
 
-        if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
+        if not isinstance(error, USER_ERRORS) or os.environ.get("DUALAVG_TRACEBACK"):
             raise
-        first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, one says it
-        sys.exit(f"dualavg: {sentence(error)}" if first else 1)
+        is_first = os.environ.get("RANK", "0") == "0"  # one of torchrun's processes prints it
+        sys.exit(f"dualavg: {error_message(error)}" if is_first else 1)
 
 
 @app.command
@@ -55,23 +60,22 @@ def study(
 ) -> None:
     """Compare optimizers on a recipe: grid, choice on validation, confirmation on fresh seeds, report.
 
-    Kill it at any time: the same command goes on where it was.
+    It can be killed at any time: run the command again to resume.
 
     Args:
         recipe: A built-in name (see `dualavg recipes`) or a Python file of your own.
-        scale: How large: quick (seconds a run), mini (minutes) or paper (the paper's, on GPUs).
+        scale: How large: quick (seconds per run), mini (minutes) or paper (the paper's, on GPUs).
         data: The folder with the data set, see `dualavg recipes`; quick needs none.
         out: Where runs, summary.json and report.html go: a folder for each recipe and scale.
-        workers: Processes that run at once; one a core if not said.
+        workers: Processes that run at once; default: one per core.
         scheduler: Address of a dask scheduler to use instead, e.g. tcp://10.0.0.1:8786.
-        optimizers: Names with commas between, e.g. mda,sgd,adam; all that have a grid if not said. The
-            summary and report of an earlier study of more of them are kept under other names.
-        extend: Add step sizes while the best lies on the edge of its grid, at most three times.
-        tensorboard: Write the runs as TensorBoard's event files too, beside the report.
+        optimizers: Names separated by commas, e.g. mda,sgd,adam; default: all that have a grid. The
+            summary and report of an earlier study with more optimizers are kept under other names.
+        extend: Add step sizes while the best is at the end of its grid, at most three times.
+        tensorboard: Also write the runs as TensorBoard event files, beside the report.
     """
     from dualavg_bench.commands import run_study
 
-    names = None if optimizers is None else [name.strip() for name in optimizers.split(",")]
     run_study(
         recipe,
         scale,
@@ -79,7 +83,7 @@ def study(
         data=data,
         workers=workers,
         scheduler=scheduler,
-        names=names,
+        names=_names(optimizers),
         extend=extend,
         tensorboard=tensorboard,
     )
@@ -91,7 +95,7 @@ def demo(*, out: Path = Path("studies"), workers: Workers = None) -> None:
 
     Args:
         out: Where runs, summaries and reports go.
-        workers: Processes that run at once; one a core if not said.
+        workers: Processes that run at once; default: one per core.
     """
     from dualavg_bench.commands import run_study
 
@@ -111,35 +115,35 @@ def reproduce(
     together: bool = False,
     extend: bool | None = None,
 ) -> None:
-    """Run the paper's experiments and its ablation, and print what agrees with the paper and what does not.
+    """Run the paper's experiments and its ablation, and print which of its claims hold.
 
-    Kill it at any time: the same command goes on where it was.
+    It can be killed at any time: run the command again to resume.
 
     Args:
-        scale: How large: quick (seconds a run), mini (minutes) or paper (the paper's, on GPUs).
+        scale: How large: quick (seconds per run), mini (minutes) or paper (the paper's, on GPUs).
         data: The folder with the data sets, each in its own folder; quick needs none.
         out: Where the studies and the page go.
-        workers: Processes that run at once; one a core if not said.
+        workers: Processes that run at once; default: one per core.
         scheduler: Address of a dask scheduler to use instead.
-        recipes: Names with commas between; all seven if not said. The page keeps what lies finished in OUT.
-        together: Side by side on the same workers, not one after the other: none is idle at a study's end.
-        extend: Add step sizes, at most three times, while the best lies on the edge of its grid; not at quick
-            scale if not said.
+        recipes: Names separated by commas; default: all seven. The page also shows studies that are finished
+            in OUT.
+        together: Run all studies at once on the same workers, so that none is idle at the end of a study.
+        extend: Add step sizes, at most three times, while the best is at the end of its grid; default: not at
+            quick scale.
     """
-    from dualavg_bench.commands import reproduce
+    from dualavg_bench.reproduction import reproduce
 
-    names = [name.strip() for name in recipes.split(",")] if recipes else None
-    whole = reproduce(
+    complete = reproduce(
         scale,
         out=out,
-        names=names,
+        names=_names(recipes),
         together=together,
         workers=workers,
         scheduler=scheduler,
         data=data,
         extend=scale != "quick" if extend is None else extend,
     )
-    if not whole:
+    if not complete:
         sys.exit(1)
 
 
@@ -157,19 +161,19 @@ def run(
     out: Path = Path("studies"),
     tensorboard: bool = False,
 ) -> None:
-    """Train one run and print what came of it. Under torchrun, the processes share it (DDP).
+    """Train one run and print its result. Under torchrun, its processes share the run (DDP).
 
     Args:
         recipe: A built-in name or a Python file of your own.
         optimizer: A name of the registry, or a dotted path such as madgrad.MADGRAD.
         lr: Step size.
         weight_decay: Weight decay.
-        schedule: The first of the optimizer's grid if not said.
+        schedule: Name of the schedule; default: the first of the optimizer's grid.
         seed: Decides initialisation and data order.
         scale: quick, mini or paper.
         data: The folder with the data set; quick needs none.
         out: Where the run is kept.
-        tensorboard: Write the run as TensorBoard's event files too.
+        tensorboard: Also write the run as TensorBoard event files.
     """
     from dualavg_bench.commands import run_one
 
@@ -181,7 +185,7 @@ def run(
 
 @app.command
 def report(*folders: Path, compare: bool = False) -> None:
-    """Make the page of a study again, or one page of several.
+    """Write the page of a study again, or one page of several studies.
 
     Args:
         folders: Folders of studies, each with its summary.json.
@@ -206,16 +210,14 @@ def recipes() -> None:
 @app.command
 def new(path: Annotated[Path, Parameter(help="Where to write it, e.g. my_recipe.py.")]) -> None:
     """Write a commented recipe to start from; it runs as it is."""
-    from dualavg_bench.store.files import StoreError, write_atomically
-
     if path.exists():
-        raise StoreError(f"{path} is there already: choose another name.")
+        raise StoreError(f"{path} exists: choose another name.")
     if path.suffix != ".py":
         raise StoreError(f"A recipe is a Python file: {path}.py?")
-    template = Path(__file__).parent / "recipe" / "templates" / "new_recipe.py"
-    write_atomically(path, template.read_bytes())
+    write_atomically(path, TEMPLATE.read_bytes())
     print(f"written: {path}\nnext:    dualavg study {path}")
 
 
-if __name__ == "__main__":
-    main()
+def _names(text: str | None) -> list[str] | None:
+    """Split names at commas."""
+    return [name.strip() for name in text.split(",")] if text is not None else None

@@ -1,80 +1,107 @@
-"""What the commands do: studies, the paper's seven, one run, pages again."""
+"""What the commands do: a study, one run, pages from files. `reproduce` has a module of its own."""
 
 import contextlib
 import os
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import torch.distributed as dist
 from rich.progress import Progress
 
-from dualavg_bench.recipe import RecipeError, Scale
+from dualavg_bench.recipe import Point, RecipeError, Scale, registry
+from dualavg_bench.report.study_page import render, render_comparison
+from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
+from dualavg_bench.run import training
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.files import StoreError, write_atomically
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
+from dualavg_bench.study.cluster import cluster
+from dualavg_bench.study.executor import Executor, Unfinished, finished_runs
+from dualavg_bench.study.failures import Failure, Incomplete
+from dualavg_bench.study.study import Study
 from dualavg_bench.terminal import Display, announce, console, print_run
 
-MENDABLE = (RecipeError, StoreError, ValueError, OSError)  # what a person can mend: a sentence
+USER_ERRORS = (RecipeError, StoreError, ValueError, OSError)  # what the user can fix: printed in one line
 
 
-def sentence(error: Exception) -> str:
-    """What went wrong, without a traceback: our own words where there are any."""
+def error_message(error: Exception) -> str:
+    """Describe an error in one line."""
     if isinstance(error, OSError) and error.strerror:  # the system's: "[Errno 21] Is a directory: 'x'"
         return f"{error.filename}: {error.strerror}." if error.filename is not None else f"{error.strerror}."
-    if isinstance(error, MENDABLE) and str(error):
+    if isinstance(error, USER_ERRORS) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A study that has come to its end."""
+    """A study with a summary.
+
+    Args:
+        summary: also in summary.json.
+        runs: all results.
+        report: the path of the page.
+        failed: why some optimizers have no result, or "".
+    """
 
     summary: Summary
     runs: list[RunResult]
     report: Path
-    failed: str = ""  # which optimizers are without result, and why
+    failed: str = ""
 
 
-class Shared:
-    """Workers and their display, for one study or for several in threads, which take turns.
+class WorkerPool:
+    """Workers and their display, for one study or for several in threads.
 
-    A study has its turn except while it waits for its runs: what it does besides draws from torch's generator
-    and with matplotlib, of which a process has one.
+    Only one study is active at a time, except while it waits for its runs: loading data and drawing figures
+    use torch's generator and matplotlib, which are global.
     """
 
-    def __init__(self, display: Display) -> None:
-        self.display = display
-        self.turn = threading.Lock()
-        self.given_up = False
+    def __init__(self, client: Any, display: Display) -> None:
+        self.client, self.display = client, display
+        self.active = threading.Lock()
+        self.closed = False
+        self.notices: set[str] = set()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let others have their turn in the block."""
-        self.turn.release()
+        """Let another study be active in the block."""
+        self.active.release()
         try:
             yield
         finally:
-            self.turn.acquire()
+            self.active.acquire()
+
+    def notify(self, notice: str) -> None:
+        """Print a notice, but none twice."""
+        if notice not in self.notices:
+            self.notices.add(notice)
+            console.print(notice, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def _workers(workers: int | None, scheduler: str | None, *, together: bool = False) -> Iterator[Shared]:
-    from dualavg_bench.study.cluster import cluster
-
+def worker_pool(
+    workers: int | None, scheduler: str | None, *, together: bool = False
+) -> Iterator[WorkerPool]:
+    """Start workers, or connect to a scheduler; close them at the end of the block."""
     with cluster(workers, scheduler) as client, (display := Display(client, together=together)).progress:
-        shared = Shared(display)
+        pool = WorkerPool(client, display)
         try:
-            yield shared
+            yield pool
         finally:
-            shared.given_up = True
+            pool.closed = True
+
+
+def check_one(workers: int | None, scheduler: str | None) -> None:
+    """Refuse both a number of workers and a scheduler."""
+    if workers is not None and scheduler is not None:
+        raise ValueError("--workers starts processes, --scheduler uses those of a cluster: give only one.")
 
 
 def run_study(
@@ -88,175 +115,67 @@ def run_study(
     names: Sequence[str] | None = None,
     extend: bool = True,
     tensorboard: bool = False,
-    shared: Shared | None = None,
+    pool: WorkerPool | None = None,
 ) -> Finished:
-    """Run a study with a live display, write its summary and report, and print what came of it.
+    """Run a study with a live display, write its summary and report, and print the result.
 
     Args:
         reference: a built-in name, or the path of a file.
         scale: quick, mini or paper.
         out: where the studies go.
         data: the folder with the data set.
-        workers: processes at once; one a core if None.
+        workers: processes at once; default: one per core.
         scheduler: address of a dask scheduler to use instead.
-        names: of optimizers; all that have a grid if None.
-        extend: add step sizes while the best lies on the edge of its grid.
-        tensorboard: write event files too.
-        shared: workers that other studies use too, instead of `workers` or `scheduler`.
+        names: of optimizers; default: all that have a grid.
+        extend: add step sizes while the best is at the end of its grid.
+        tensorboard: also write event files.
+        pool: workers shared with other studies, instead of `workers` or `scheduler`.
 
     Raises:
-        Incomplete: at the end, when all is written, if some optimizers are without result.
+        Incomplete: some optimizers have no result; raised when all files are written.
     """
-    from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-    from dualavg_bench.study.executor import Engine, Failure, Unfinished, finished_runs
-    from dualavg_bench.study.study import Incomplete, Study
-
     if tensorboard:
-        require_tensorboard()  # now, not when the runs are done
-    _check_one(workers, scheduler)
+        require_tensorboard()  # now, not when the runs have finished
+    check_one(workers, scheduler)
     study = Study.of(reference, scale, out, data, names)
-    name, folder = study.recipe.name, study.out
-    console.print(f"[bold]{name}[/] at {scale} scale: {', '.join(study.names)} -> {folder}")
+    console.print(f"[bold]{study.recipe.name}[/] at {scale} scale: {', '.join(study.names)} -> {study.out}")
     incomplete = None
     try:
         try:
-            summary, runs = study.run(lambda specs: finished_runs(folder, name, specs), extend=extend)
+            summary, runs = study.run(
+                lambda specs: finished_runs(study.out, study.recipe.name, specs), extend=extend
+            )
         except Unfinished:
             with contextlib.ExitStack() as stack:
-                there = shared
-                if there is None:
-                    there = stack.enter_context(_workers(workers, scheduler))
-                    stack.enter_context(there.turn)
-                display, engine = there.display, Engine(there.display.client, folder, study.data, scale)
-
-                def execute(specs: Sequence[RunSpec]) -> list[RunResult]:
-                    phase: Literal["tuning", "confirming"] = "confirming" if specs[0].test else "tuning"
-                    display.begin(name, phase, len({spec.hash for spec in specs}))
-                    with there.waiting():
-                        return engine.execute(specs, name, count)
-
-                def count(_: RunSpec, result: RunResult | Failure) -> None:
-                    display.finished(name, result if isinstance(result, RunResult) else None)
-
-                summary, runs = study.run(execute, extend=extend, workers=display.workers())
+                if pool is None:
+                    pool = stack.enter_context(worker_pool(workers, scheduler))
+                    stack.enter_context(pool.active)
+                summary, runs = _run_on(pool, study, extend=extend)
     except Incomplete as error:
         incomplete, summary, runs = error, error.summary, error.runs
     if tensorboard:
-        write_tensorboard(runs, folder)
-    report = _write_report(summary, runs, folder)
+        write_tensorboard(runs, study.out)
+    report = _write_report(summary, runs, study.out)
     announce(summary, report, study.kept)
     if incomplete:
         raise incomplete
     return Finished(summary, runs, report)
 
 
-def _check_one(workers: int | None, scheduler: str | None) -> None:
-    if workers is not None and scheduler is not None:
-        raise ValueError(
-            "--workers starts processes here and --scheduler takes workers that are there: give only one."
-        )
+def _run_on(pool: WorkerPool, study: Study, *, extend: bool) -> tuple[Summary, list[RunResult]]:
+    """Run a study on workers, and show its progress."""
+    name, display = study.recipe.name, pool.display
+    executor = Executor(pool.client, study.out, study.data, study.recipe.scale, pool.notify)
 
+    def execute(specs: Sequence[RunSpec]) -> list[RunResult]:
+        display.begin(name, "confirming" if specs[0].test else "tuning", len({spec.hash for spec in specs}))
+        with pool.waiting():
+            return executor.execute(specs, name, count)
 
-def reproduce(
-    scale: Scale,
-    *,
-    out: Path,
-    names: Sequence[str] | None = None,
-    together: bool = False,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    **more: Any,
-) -> bool:
-    """Run the paper's experiments one after the other or side by side, and write the page of them all.
+    def count(_: RunSpec, result: RunResult | Failure) -> None:
+        display.finished(name, result if isinstance(result, RunResult) else None)
 
-    A study that cannot be run, or fails, does not keep the others from running. Says whether none did. The
-    page also has the studies that were not asked for and lie finished in `out`.
-
-    Args:
-        scale: quick, mini or paper.
-        out: where the studies and the page go.
-        names: of recipes; all of the paper's if None.
-        together: all at once on the same workers, none of which is idle while any study has runs to do.
-        workers: processes at once; one a core if None.
-        scheduler: address of a dask scheduler to use instead.
-        more: what else `run_study` takes.
-    """
-    from dualavg_bench.analysis import paper
-    from dualavg_bench.report.paper_page import render
-
-    names = tuple(dict.fromkeys(names or paper.RECIPES))
-    for name in names:
-        if name not in paper.RECIPES:
-            raise ValueError(f"{name!r} is no experiment of the paper: it has {', '.join(paper.RECIPES)}.")
-    _check_one(workers, scheduler)
-    how = {"workers": workers, "scheduler": scheduler}
-    came = (_together if together else _in_turn)(names, how, {"scale": scale, "out": out, **more})
-    others = {name: _found(name, scale, out) for name in paper.RECIPES if name not in names}
-    done = {name: found for name, found in {**came, **others}.items() if isinstance(found, Finished)}
-    missing = {name: found if isinstance(found, str) else found.failed for name, found in came.items()}
-    missing = {name: why for name, why in missing.items() if why}
-    studies = {name: (finished.summary, finished.runs) for name, finished in done.items()}
-    path = out.absolute() / f"reproduction-{scale}.html"
-    links = {
-        name: finished.report.relative_to(path.parent).as_posix()
-        for name, finished in done.items()
-        if name in came or finished.report.is_file()
-    }
-    write_atomically(path, render(scale, studies, links, missing).encode())
-    console.print(paper.finding(paper.judge({name: runs for name, (_, runs) in studies.items()}), scale))
-    console.print(f"page: {path}", markup=False, soft_wrap=True)
-    return not missing
-
-
-def _in_turn(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -> dict[str, Finished | str]:
-    """Run studies one after the other; return each, or why it was not run to its end."""
-    return {name: _attempt(name, **how, **more) for name in names}
-
-
-def _together(names: Sequence[str], how: dict[str, Any], more: dict[str, Any]) -> dict[str, Finished | str]:
-    """Run studies side by side on the same workers; return each, or why it was not run to its end."""
-    # Workers are given up before the threads are waited for, which ends whatever these still wait for.
-    with ThreadPoolExecutor(len(names)) as pool, _workers(**how, together=True) as shared:
-
-        def attempt(name: str) -> Finished | str:
-            with shared.turn:
-                return _attempt(name, shared=shared, **more)
-
-        return dict(zip(names, pool.map(attempt, names), strict=True))
-
-
-def _attempt(name: str, **more: Any) -> Finished | str:
-    """Run a study; whatever goes wrong with it, only Ctrl-C keeps the others from running."""
-    from dualavg_bench.study.study import Incomplete
-
-    try:
-        return run_study(name, **more)
-    except Incomplete as error:
-        console.print(f"{name}: {sentence(error)}", markup=False, soft_wrap=True)
-        report = more["out"].absolute() / f"{error.summary.recipe}-{more['scale']}" / "report.html"
-        why = "; ".join(dict.fromkeys(failure.sentence.rstrip(".") for failure in error.failures[:3]))
-        return Finished(error.summary, error.runs, report, f"Runs failed: {why}.")
-    except Exception as error:
-        shared = more.get("shared")
-        if shared and shared.given_up:
-            raise  # somebody stopped them all, and says so
-        if not isinstance(error, MENDABLE) or os.environ.get("DUALAVG_TRACEBACK"):
-            traceback.print_exc()
-        why = sentence(error)
-        console.print(f"{name} was not run to its end: {why}", markup=False, soft_wrap=True)
-        return why
-
-
-def _found(name: str, scale: Scale, out: Path) -> Finished | None:
-    """Return a finished study in `out` that this command did not run, if its files can be read."""
-    folder = out.absolute() / f"{name}-{scale}"
-    try:
-        summary = read_document(folder / "summary.json", Summary)
-        if (summary.recipe, summary.scale) != (name, scale):
-            return None
-        return Finished(summary, _runs_of(summary, folder), folder / "report.html")
-    except StoreError:  # of another version, or damaged: as if it were not there
-        return None
+    return study.run(execute, extend=extend, workers=display.workers())
 
 
 def run_one(
@@ -272,18 +191,11 @@ def run_one(
     *,
     tensorboard: bool = False,
 ) -> None:
-    """Train one run in this process, or in torchrun's, and print its result."""
-    import torch.distributed as dist
-
-    from dualavg_bench.recipe import Point, registry
-    from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-    from dualavg_bench.run import training
-    from dualavg_bench.study.study import Study
-
+    """Train one run in this process, or in those of torchrun, and print its result."""
     if tensorboard:
         require_tensorboard()
-    registry.find(optimizer)
     study = Study.of(reference, scale, out, data)
+    registry.find(optimizer)
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
@@ -291,8 +203,8 @@ def run_one(
     if processes > 1:
         dist.init_process_group()
     try:
-        quiet = not console.is_terminal or (processes > 1 and dist.get_rank() > 0)
-        with Progress(console=console, disable=quiet) as progress:
+        is_first = not dist.is_initialized() or dist.get_rank() == 0
+        with Progress(console=console, disable=not (console.is_terminal and is_first)) as progress:
             task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
             result = training.run(
                 spec,
@@ -301,7 +213,7 @@ def run_one(
                 study.data,
                 progress=lambda done, _: progress.update(task, completed=done),
             )
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        if is_first:
             print_run(result)
             if tensorboard:
                 write_tensorboard([result], study.out)
@@ -311,43 +223,38 @@ def run_one(
 
 
 def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
-    """Write the pages of studies again from what is on disk."""
-    from dualavg_bench.report.study_page import render_comparison
-
+    """Write the pages of studies again from their files; return the paths."""
     summaries = [read_document(folder / "summary.json", Summary) for folder in folders]
     if compare:
         path = folders[0] / "compare.html"
-        write_atomically(path, render_comparison(summaries, _told_apart(folders)).encode())
+        write_atomically(path, render_comparison(summaries, _distinct_names(folders)).encode())
         return [path]
     return [
-        _write_report(summary, _runs_of(summary, folder), folder)
+        _write_report(summary, runs_of(summary, folder), folder)
         for summary, folder in zip(summaries, folders, strict=True)
     ]
 
 
-def _told_apart(folders: Sequence[Path]) -> list[str]:
-    """As much of the end of each path as it takes: studies of one recipe have folders of one name."""
-    whole = [folder.resolve() for folder in folders]
-    for depth in range(1, max(len(path.parts) for path in whole)):
-        names = ["/".join(path.parts[-depth:]) for path in whole]
-        if len(set(names)) == len(set(whole)):
+def _distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that differ: studies of one recipe have folders of one name."""
+    paths = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in paths)):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
             return names
-    return [str(path) for path in whole]
+    return [str(path) for path in paths]
 
 
-def _runs_of(summary: Summary, folder: Path) -> list[RunResult]:
-    runs = []
-    for run_hash in summary.runs:
-        run = RunFolder.of(folder, summary.recipe, run_hash).result()
-        if run is None:
-            raise StoreError(f"{folder} lacks the run {run_hash} of its summary: run the study again.")
-        runs.append(run)
-    return runs
+def runs_of(summary: Summary, folder: Path) -> list[RunResult]:
+    """Return the results that a summary was made of."""
+    results = {run: RunFolder.of(folder, summary.recipe, run).result() for run in summary.runs}
+    for run, result in results.items():
+        if result is None:
+            raise StoreError(f"{folder} lacks the run {run} of its summary: run the study again.")
+    return [result for result in results.values() if result is not None]
 
 
 def _write_report(summary: Summary, runs: list[RunResult], folder: Path) -> Path:
-    from dualavg_bench.report.study_page import render
-
     path = folder / "report.html"
     write_atomically(path, render(summary, runs).encode())
     return path

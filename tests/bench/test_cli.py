@@ -1,4 +1,4 @@
-"""The command line: quick to answer, a sentence for every mistake, nothing done twice."""
+"""The command line: quick to answer, one line for every mistake, nothing done twice."""
 
 import importlib.metadata
 import json
@@ -11,6 +11,7 @@ import pytest
 from support.tiny_study import TEMPLATE, Command, write_recipe
 
 from dualavg_bench import cli
+from dualavg_bench.__main__ import main
 
 COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
 HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy", "pydantic"}
@@ -24,6 +25,7 @@ def test_help_answers_without_importing_anything_heavy(arguments: list[str]) -> 
     script = f"""
 import sys
 from dualavg_bench import cli
+from dualavg_bench.__main__ import main
 sys.argv = ["dualavg", *{arguments!r}]
 try:
     cli.main()
@@ -69,7 +71,41 @@ def test_version_is_the_installed_one(dualavg: Command) -> None:
 
 def test_the_installed_command_is_this_one() -> None:
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="dualavg")
-    assert script.load() is cli.main
+    assert script.load() is main
+
+
+def test_python_m_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dualavg_bench", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, importlib.metadata.version("dualavg"))
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments"),
+    [("cyclopts", ["--help"]), ("rich", ["--help"]), ("matplotlib", ["report", "."])],
+)
+def test_a_missing_package_of_the_extra_says_what_to_install(missing: str, arguments: list[str]) -> None:
+    script = f"""
+import sys
+sys.modules[{missing!r}] = None  # importing it raises ModuleNotFoundError
+sys.argv = ["dualavg", *{arguments!r}]
+from dualavg_bench.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = f"dualavg: the benchmark needs {missing}, which is missing: pip install 'dualavg[bench]'\n"
+    assert done.stderr == said
+
+
+def test_a_missing_module_of_our_own_is_a_traceback() -> None:
+    script = (
+        "import sys; sys.modules['dualavg_bench.cli'] = None; from dualavg_bench.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
 
 
 def test_recipes_lists_every_recipe_with_its_scales(dualavg: Command) -> None:
@@ -106,7 +142,7 @@ def test_new_writes_the_template_once(dualavg: Command, tmp_path: Path) -> None:
     path.write_text("my work")
     code, _, err = dualavg("new", path)
     assert code == 1
-    assert f"dualavg: {path} is there already: choose another name." in err
+    assert f"dualavg: {path} exists: choose another name." in err
     assert path.read_text() == "my work"
 
 
@@ -156,7 +192,7 @@ def test_other_data_are_another_study(dualavg: Command, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("result.json"))) == 2
 
 
-def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
+def test_run_reports_a_divergence(dualavg: Command, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, steps=30)
     code, out, err = dualavg("run", recipe, "--optimizer", "sgd", "--lr", "1e9", "--out", tmp_path / "out")
     assert code == 0, err
@@ -168,7 +204,7 @@ def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "message"),
     [
         (["nosuch"], 'Unknown command "nosuch"'),
         (["study"], "requires an argument"),
@@ -193,9 +229,9 @@ def test_run_says_that_it_diverged(dualavg: Command, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_gets_a_sentence(
+def test_a_mistake_of_the_user_is_a_one_line_error(
     arguments: list[str],
-    sentence: str,
+    message: str,
     dualavg: Command,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,7 +240,7 @@ def test_a_mistake_gets_a_sentence(
     recipe = write_recipe(tmp_path)
     code, _, err = dualavg(*[str(recipe) if word == "TINY" else word for word in arguments])
     assert code in (1, 2)
-    assert sentence in err
+    assert message in err
     assert "Traceback" not in err
 
 
@@ -217,11 +253,11 @@ def test_a_mistake_of_ours_keeps_its_traceback(dualavg: Command, monkeypatch: py
         dualavg("recipes")
 
 
-def test_ctrl_c_is_answered_with_how_to_go_on(dualavg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_says_how_to_resume(dualavg: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dualavg_bench.terminal.list_recipes", interrupted)
     code, _, err = dualavg("recipes")
     assert code == 130  # the shell's number for it
-    assert "The same command goes on from here." in err
+    assert "Run the command again to resume." in err

@@ -1,4 +1,4 @@
-"""Several processes share a run: the numbers of one process, one writer, and nobody waits for ever.
+"""Several processes share a run: the numbers of one process, one writer, and no process waits for ever.
 
 The two processes are real ones: `torchrun` runs this very file, which does what `TASKS` says and writes what
 each rank saw; the tests compare that with one process's run.
@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.lines import Lines, evaluate, make_recipe, make_spec, network
-from support.tiny_study import write_recipe
+from support.tiny_study import Command, write_recipe
 
 from dualavg_bench.recipe import Recipe, RecipeError, Splits
 from dualavg_bench.run import training
@@ -247,7 +247,7 @@ def test_all_ranks_return_the_same(ranks: list[dict[str, Any]]) -> None:
         assert ranks[0][name] == ranks[1][name], name
 
 
-def test_one_wish_stops_all_and_the_run_goes_on_bit_for_bit(ranks: list[dict[str, Any]]) -> None:
+def test_one_rank_stops_all_and_resume_is_bitwise(ranks: list[dict[str, Any]]) -> None:
     for seen in ranks:
         assert seen["resumed"]["asked"] == 3
         assert seen["resumed"]["checkpoints"] == 1
@@ -255,14 +255,14 @@ def test_one_wish_stops_all_and_the_run_goes_on_bit_for_bit(ranks: list[dict[str
             assert seen["resumed"][field] == seen["two parts"][field], field
 
 
-def test_one_process_takes_up_what_two_have_left(ranks: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_one_process_resumes_a_run_of_two(ranks: list[dict[str, Any]], tmp_path: Path) -> None:
     steps = []
     result = train("two parts", Path(ranks[0]["cut off"]["folder"]), progress=lambda k, _: steps.append(k))
     assert steps == [30, 40, 50, 60]
     assert losses(result) == pytest.approx(losses(train("two parts", tmp_path)), rel=1e-5, abs=1e-5)
 
 
-def test_what_diverges_in_one_process_ends_in_all(ranks: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_divergence_in_one_process_ends_all(ranks: list[dict[str, Any]], tmp_path: Path) -> None:
     alone = train("diverging", tmp_path)
     assert alone["status"] == "diverged"
     for seen in ranks:
@@ -270,13 +270,13 @@ def test_what_diverges_in_one_process_ends_in_all(ranks: list[dict[str, Any]], t
         assert seen["diverging"]["why"] == alone["why"]
 
 
-def test_a_finished_run_is_returned_and_not_begun(ranks: list[dict[str, Any]]) -> None:
+def test_a_finished_run_is_returned_and_not_trained(ranks: list[dict[str, Any]]) -> None:
     for seen in ranks:
         first, again = seen["finished"]["first"], seen["finished"]["again"]
         assert again == first
 
 
-def test_nobody_begins_before_rank_0_found_the_run_unfinished(ranks: list[dict[str, Any]]) -> None:
+def test_no_rank_starts_before_rank_0_found_the_run_unfinished(ranks: list[dict[str, Any]]) -> None:
     zero, one = (seen["order"] for seen in ranks)
     assert zero["found"] < zero["data"]
     assert zero["data there"] <= one["data"]  # rank 0 may have to write the data set first
@@ -289,28 +289,24 @@ def test_rank_0_evaluates_for_all(ranks: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
-        ("odd batch", "batch_size 15 of recipe lines does not divide into 2 parts"),
+        ("odd batch", "batch_size 15 of recipe lines cannot be split into 2 equal parts"),
         ("batch norm", "has batch norm, whose statistics processes share on GPUs only"),
         ("spoilt", "result.json is not a complete result of a run"),
     ],
 )
-def test_what_cannot_be_run_is_refused_by_all_ranks(
-    name: str, sentence: str, ranks: list[dict[str, Any]]
-) -> None:
+def test_all_ranks_refuse_what_cannot_be_run(name: str, message: str, ranks: list[dict[str, Any]]) -> None:
     assert ranks[0][name]["refused"] == ranks[1][name]["refused"]
-    assert sentence in ranks[0][name]["refused"]
+    assert message in ranks[0][name]["refused"]
 
 
-def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path) -> None:
-    recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench.cli", "run", recipe, "--optimizer", "mda", "--lr", "1"]
-    code, output = torchrun(*command, "--out", str(tmp_path / "two"))
+def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path, dualavg: Command) -> None:
+    command = ["run", str(write_recipe(tmp_path)), "--optimizer", "mda", "--lr", "1"]
+    code, output = torchrun("-m", "dualavg_bench", *command, "--out", str(tmp_path / "two"))
     assert code == 0, output
     assert output.count("validation after 120 steps") == 1
-    alone = [sys.executable, *command, "--out", str(tmp_path / "one")]
-    subprocess.run(alone, check=True, capture_output=True, timeout=240)
+    assert dualavg(*command, "--out", tmp_path / "one")[0] == 0
     (two,), (one,) = (list((tmp_path / name).rglob("result.json")) for name in ("two", "one"))
     assert two.parent.name != one.parent.name  # their sums differ in the last digit: two runs, not one
     curves = [json.loads(path.read_text()) for path in (two, one)]
@@ -319,11 +315,12 @@ def test_the_command_under_torchrun_gives_the_run_of_the_command(tmp_path: Path)
 
 
 def test_the_command_under_torchrun_says_once_why_it_refuses(tmp_path: Path) -> None:
-    recipe = str(write_recipe(tmp_path))
-    command = ["-m", "dualavg_bench.cli", "run", recipe, "--lr", "1", "--out", str(tmp_path / "out")]
-    code, output = torchrun(*command, processes=3)
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text().replace("batch_size=64", "batch_size=63"))
+    command = ["-m", "dualavg_bench", "run", str(recipe), "--lr", "1", "--out", str(tmp_path / "out")]
+    code, output = torchrun(*command)
     assert code != 0
-    assert output.count("dualavg: batch_size 64 of recipe spirals does not divide into 3 parts") == 1
+    assert output.count("dualavg: batch_size 63 of recipe spirals cannot be split into 2 equal parts") == 1
 
 
 if __name__ == "__main__":

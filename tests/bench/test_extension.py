@@ -38,7 +38,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("best", [1e-9, 1e-2, 2.0, 1e3, 1e9])
-def test_grids_of_all_shapes_stay_equally_large(shape: str, best: float, tmp_path: Path) -> None:
+def test_grids_of_all_shapes_keep_the_same_size(shape: str, best: float, tmp_path: Path) -> None:
     mda, sgd = SHAPES[shape]
     summary, executed = outcome(tmp_path, {"mda": mda, "sgd": sgd}, {"mda": best, "sgd": 2.0})
     sizes = {name: row.grid.points for name, row in summary.optimizers.items()}
@@ -48,7 +48,7 @@ def test_grids_of_all_shapes_stay_equally_large(shape: str, best: float, tmp_pat
     assert "unequal" not in summary.verdict
 
 
-def test_a_further_step_size_is_tried_with_all_that_its_grid_has(tmp_path: Path) -> None:
+def test_a_further_lr_is_tried_with_every_weight_decay_and_schedule(tmp_path: Path) -> None:
     mda, sgd = SHAPES["4x3 and 3x4"]
     _, executed = outcome(tmp_path, {"mda": mda, "sgd": sgd}, {"mda": 1e9, "sgd": 3.0})
     for name, others in (("mda", 3), ("sgd", 4)):
@@ -56,7 +56,7 @@ def test_a_further_step_size_is_tried_with_all_that_its_grid_has(tmp_path: Path)
         assert set(Counter(point.lr for point in points).values()) == {others}
 
 
-def test_a_single_step_size_is_extended_until_it_is_inside(tmp_path: Path) -> None:
+def test_a_single_lr_is_extended_until_it_is_inside(tmp_path: Path) -> None:
     for best, expected in ((1.0, [1 / 3, 1.0, 3.0]), (7.0, [1.0, 3.0, 9.0, 27.0])):
         grids = {"mda": grid((1.0,)), "sgd": grid((1.0,))}
         summary, executed = outcome(tmp_path / str(best), grids, {"mda": best, "sgd": best})
@@ -64,14 +64,14 @@ def test_a_single_step_size_is_extended_until_it_is_inside(tmp_path: Path) -> No
         assert summary.optimizers["mda"].chosen.edge == []
 
 
-def test_a_single_step_size_that_stays_alone_is_said_to_be_on_an_edge(tmp_path: Path) -> None:
+def test_a_single_lr_is_at_the_end_of_its_grid(tmp_path: Path) -> None:
     study = make_study(tmp_path, grids={"mda": grid((1.0,)), "sgd": grid((1.0,))})
     summary, _ = study.run(pretend({"mda": 1.0, "sgd": 1.1}, []), extend=False)
     said = "CAUTION: the best step size of mda, 1, is the only one tried, on the edge of its grid"
     assert said in summary.verdict
 
 
-def test_extension_ends_and_says_that_it_did(tmp_path: Path) -> None:
+def test_extension_ends_and_the_verdict_says_so(tmp_path: Path) -> None:
     grids = {name: grid((0.1, 1.0, 10.0)) for name in ("mda", "sgd")}
     summary, executed = outcome(tmp_path, grids, {"mda": 1e30, "sgd": 1.0})
     assert len({s.point.lr for s in executed if s.optimizer == "mda"}) == 3 + MOST_EXTENSIONS
@@ -79,7 +79,7 @@ def test_extension_ends_and_says_that_it_did(tmp_path: Path) -> None:
     assert "on the edge of its grid; grids were extended 3 times, the maximum" in summary.verdict
 
 
-def test_the_documentation_and_the_help_say_how_often(dualavg: Any) -> None:
+def test_documentation_and_help_name_the_limit(dualavg: Any) -> None:
     docs = Path(__file__).parents[2] / "docs" / "benchmark.md"
     assert MOST_EXTENSIONS == 3
     assert "at most three times" in " ".join(docs.read_text().split())
@@ -92,9 +92,7 @@ lrs = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5, unique=True)
 
 @settings(max_examples=60, deadline=None)
 @given(lrs=lrs, near=st.booleans(), best=st.floats(1e-8, 1e8), rows=st.integers(1, 3))
-def test_no_step_size_is_tried_twice_however_close_they_lie(
-    lrs: list[float], near: bool, best: float, rows: int
-) -> None:
+def test_no_lr_is_tried_twice(lrs: list[float], near: bool, best: float, rows: int) -> None:
     grid = sorted({*lrs, *([lrs[0] * (1 + 1e-6)] if near else [])})
     points = {"mda": [Point(lr) for lr in grid], "sgd": [Point(1.0, decay) for decay in range(rows)]}
     runs = [

@@ -8,14 +8,14 @@ import pytest
 from support.pretended_study import make_study, pretend
 from support.tiny_study import Command, write_recipe
 
-from dualavg_bench import commands, terminal
+from dualavg_bench import commands, reproduction, terminal
 from dualavg_bench.recipe import Grid
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
-from dualavg_bench.study.executor import Failure, StudyFailed
-from dualavg_bench.study.study import Incomplete, Study
+from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
+from dualavg_bench.study.study import Study
 
 BEST = {"mda": 1.0, "sgd": 0.9, "adam": 1.1}
 GRIDS = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in BEST}
@@ -49,7 +49,7 @@ def incomplete(folder: Path, fails: Any) -> tuple[Incomplete, list[RunSpec]]:
     return raised.value, executed
 
 
-def test_an_optimizer_with_a_failed_tuning_run_is_without_result_and_the_others_are_confirmed(
+def test_an_optimizer_with_a_failed_tuning_run_has_no_result_and_the_others_are_confirmed(
     tmp_path: Path,
 ) -> None:
     error, executed = incomplete(
@@ -63,7 +63,7 @@ def test_an_optimizer_with_a_failed_tuning_run_is_without_result_and_the_others_
     (failure,) = summary.failures
     assert (failure.optimizer, failure.lr, failure.seed, failure.phase) == ("adam", 10, 1, "tune")
     assert "NO RESULT: adam, because 1 run failed (adam raised OSError: no)" in summary.verdict
-    assert "1 run failed; what finished is kept, and the same command tries it again." in str(error)
+    assert "1 run failed; finished runs are kept. Run the command again to retry it." in str(error)
 
 
 def test_an_optimizer_with_a_failed_confirmation_keeps_its_tuning_and_has_no_score(tmp_path: Path) -> None:
@@ -75,20 +75,20 @@ def test_an_optimizer_with_a_failed_confirmation_keeps_its_tuning_and_has_no_sco
     assert not [r for r in error.runs if r.optimizer == "sgd" and r.phase == "confirm"]
 
 
-def test_where_all_confirmations_failed_the_tuning_is_reported(tmp_path: Path) -> None:
+def test_if_all_confirmations_failed_the_tuning_is_reported(tmp_path: Path) -> None:
     error, _ = incomplete(tmp_path, lambda s: s.test)
     assert error.summary.verdict.startswith("Nothing is confirmed yet")
     assert error.summary.verdict.count("NO RESULT") == 3
 
 
-def test_where_every_optimizer_failed_in_tuning_there_is_nothing_to_report(tmp_path: Path) -> None:
+def test_if_all_optimizers_failed_in_tuning_there_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(StudyFailed, match="3 runs failed") as raised:
         make_study(tmp_path, grids=GRIDS).run(failing(lambda s: s.point.lr == 1 and s.seed == 0, []))
     assert not isinstance(raised.value, Incomplete)
     assert not (tmp_path / "summary.json").exists()
 
 
-def test_a_reason_is_said_once_and_the_runs_it_is_true_of_are_named(tmp_path: Path) -> None:
+def test_a_reason_is_printed_once_with_its_runs(tmp_path: Path) -> None:
     specs = specs_of(tmp_path)[:7]
     runs = [f"{spec.optimizer} at lr {spec.point.lr:g}, seed {spec.seed}" for spec in specs]
     failures = [Failure(spec, f"{run}: no") for spec, run in zip(specs, runs, strict=True)]
@@ -102,7 +102,7 @@ def test_a_reason_is_said_once_and_the_runs_it_is_true_of_are_named(tmp_path: Pa
     ]
 
 
-def test_of_many_reasons_ten_are_said(tmp_path: Path) -> None:
+def test_at_most_ten_reasons_are_printed(tmp_path: Path) -> None:
     spec, *_ = specs_of(tmp_path)
     said = str(StudyFailed([Failure(spec, f"reason {i}") for i in range(12)])).splitlines()
     assert said[1:] == [*(f"  reason {i}" for i in range(10)), "  and 2 more reasons"]
@@ -126,32 +126,28 @@ def test_the_table_has_a_row_for_an_optimizer_without_result(
 # Commands
 
 
-def test_a_study_with_a_failing_run_writes_its_page_says_why_and_ends_with_an_error(
+def test_a_study_with_a_failed_run_writes_its_page_and_exits_with_an_error(
     dualavg: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dualavg_bench.report.study_page._figures", lambda *_: {})
     study = make_study(tmp_path / "lines-quick", grids=GRIDS)
     monkeypatch.setattr(Study, "of", lambda *_: study)
     execute = failing(lambda s: s.optimizer == "adam" and s.point.lr == 10, [])
-    monkeypatch.setattr(
-        "dualavg_bench.study.executor.finished_runs", lambda _root, _name, specs: execute(specs)
-    )
+    monkeypatch.setattr("dualavg_bench.commands.finished_runs", lambda _root, _name, specs: execute(specs))
     code, out, err = dualavg("study", "lines.py", "--out", tmp_path)
     assert code == 1
-    assert "2 runs failed; what finished is kept, and the same command tries these again." in err
+    assert "2 runs failed; finished runs are kept. Run the command again to retry them." in err
     assert "adam raised OSError: no" in err
     assert f"report: {tmp_path / 'lines-quick' / 'report.html'}" in out.replace("\n", "")
     page = (tmp_path / "lines-quick" / "report.html").read_text()
     assert "adam: no result." in page
-    found = commands._attempt("lines", scale="quick", out=tmp_path)
+    found = reproduction._attempt("lines", {"scale": "quick", "out": tmp_path})
     assert isinstance(found, commands.Finished)
     assert found.failed == "Runs failed: adam raised OSError: no."
     assert found.report == tmp_path / "lines-quick" / "report.html"
 
 
-def test_an_optimizer_or_a_value_of_a_grid_that_is_named_twice_is_refused(
-    dualavg: Command, tmp_path: Path
-) -> None:
+def test_an_optimizer_or_a_value_of_a_grid_given_twice_is_refused(dualavg: Command, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     code, _, err = dualavg("study", recipe, "--optimizers", "mda,sgd,mda", "--out", tmp_path / "out")
     assert (code, err) == (1, "dualavg: The optimizer mda is named more than once: name each once.")
@@ -163,19 +159,17 @@ def test_an_optimizer_or_a_value_of_a_grid_that_is_named_twice_is_refused(
 
 
 @pytest.mark.parametrize("command", [["study", "cifar10"], ["reproduce"]], ids=" ".join)
-def test_workers_here_and_a_scheduler_elsewhere_are_refused_together(
+def test_workers_and_scheduler_exclude_each_other(
     command: list[str], dualavg: Command, tmp_path: Path
 ) -> None:
     more = ("--workers", 2, "--scheduler", "tcp://127.0.0.1:9", "--out", tmp_path)
     code, out, err = dualavg(*command, *more)
     assert (code, out) == (1, "")
-    assert (
-        "--workers starts processes here and --scheduler takes workers that are there: give only one" in err
-    )
+    assert "--workers starts processes, --scheduler uses those of a cluster: give only one." in err
 
 
 @pytest.mark.parametrize("command", [["study"], ["run", "--lr", "1"]], ids=" ".join)
-def test_a_data_set_that_nobody_said_the_place_of_gets_a_sentence_with_data(
+def test_without_data_the_error_names_the_option_and_the_files(
     command: list[str], dualavg: Command, tmp_path: Path
 ) -> None:
     code, _, err = dualavg(*command, "cifar10", "--scale", "mini", "--out", tmp_path)
@@ -220,7 +214,7 @@ def test_another_recipe_of_the_same_name_keeps_the_summary_and_page_of_the_first
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
-def test_a_file_in_the_place_of_out_is_named(out: str, tmp_path: Path, dualavg: Command) -> None:
+def test_a_file_as_out_is_refused(out: str, tmp_path: Path, dualavg: Command) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = dualavg("study", "cifar10", "--out", tmp_path / out)
     assert code == 1

@@ -1,4 +1,4 @@
-"""Mistakes in a recipe: each one is a sentence that says what was expected and, if code raised, where."""
+"""Mistakes in a recipe: each is a one-line error that says what was expected and, if code raised, where."""
 
 import math
 import pickle
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, network
-from support.tiny_study import TEMPLATE, Command, run_to_the_end, write_recipe
+from support.tiny_study import TEMPLATE, Command, write_recipe
 
 from dualavg_bench.recipe import Grid, Metric, RecipeError, Seeds, Splits, registry
 from dualavg_bench.recipe.loading import load
@@ -26,10 +26,13 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"metric": "accuracy"}, "metric of recipe lines must be a Metric"),
-        ({"model": torch.nn.Linear(6, 1)}, "model of recipe lines must be a function or a class that makes"),
+        (
+            {"model": torch.nn.Linear(6, 1)},
+            "model of recipe lines must be a function or a class that returns",
+        ),
         ({"model": None}, "model of recipe lines must be a function, got None"),
         ({"loss": "mse"}, "loss of recipe lines must be a function, got 'mse'"),
         (
@@ -48,8 +51,8 @@ NAN, INF = math.nan, math.inf
         ({"steps": True}, "steps of recipe lines must be a whole number >= 1, got True"),
     ],
 )
-def test_what_a_recipe_cannot_have(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_wrong_values_of_a_recipe_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_recipe(**changes)
 
 
@@ -60,7 +63,7 @@ def test_a_step_size_is_a_finite_number_above_zero(lr: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay", "schedule"])
-def test_what_is_searched_cannot_be_fixed_too(name: str) -> None:
+def test_an_axis_of_the_grid_cannot_be_a_fixed_setting(name: str) -> None:
     with pytest.raises(ValueError, match=rf"give {name} as Grid\({name}=...\) instead"):
         Grid(lr=0.1, settings={name: 0.5})
 
@@ -93,7 +96,7 @@ def test_a_metric_has_a_name_of_its_own_and_a_direction(arguments: Any) -> None:
         Metric(*arguments)
 
 
-def test_a_rule_against_divergence_can_be_turned_off(tmp_path: Path) -> None:
+def test_the_rule_of_divergence_can_be_turned_off(tmp_path: Path) -> None:
     recipe = make_recipe(diverged_above=INF)
     assert execute(tmp_path, recipe, make_spec(recipe)).status == "finished"
 
@@ -101,7 +104,7 @@ def test_a_rule_against_divergence_can_be_turned_off(tmp_path: Path) -> None:
 # When it is loaded ----------------------------------------------------------------------------------------
 
 
-def test_a_recipe_of_another_scale_than_was_asked_for_is_refused(tmp_path: Path) -> None:
+def test_a_recipe_of_another_scale_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(TEMPLATE.read_text().replace("scale=scale,", ""))
     assert load(str(file), "quick")[0].scale == "quick"
@@ -118,21 +121,23 @@ def test_a_recipe_takes_the_scale(tmp_path: Path) -> None:
 def test_a_file_without_its_ending_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
-    with pytest.raises(RecipeError, match=r"no recipe called 'mine': give mine.py, which is here, or a name"):
+    with pytest.raises(
+        RecipeError, match=r"no recipe called 'mine': give mine.py, which exists here, or a name"
+    ):
         load("mine", "quick")
 
 
 @pytest.mark.parametrize("exits", ["raise ValueError('no')", "import sys; sys.exit(3)"])
-def test_a_file_that_raises_is_told_with_the_line(exits: str, tmp_path: Path) -> None:
+def test_a_file_that_raises_is_reported_with_the_line(exits: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"x = 1\n{exits}\n")
     with pytest.raises(RecipeError, match=r"\((ValueError: no|SystemExit: 3)\) \(mine.py, line 2\)"):
         load(str(tmp_path / "mine.py"), "quick")
     (tmp_path / "mine.py").write_text(f"def recipe(scale):\n    {exits}\n")
-    with pytest.raises(RecipeError, match=r"\((ValueError: no|SystemExit: 3)\) \(mine.py, line 2\)"):
+    with pytest.raises(RecipeError, match=r" raised (ValueError: no|SystemExit: 3) \(mine.py, line 2\)"):
         load(str(tmp_path / "mine.py"), "quick")
 
 
-def test_a_setting_that_an_optimizer_does_not_take_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+def test_an_unknown_setting_of_an_optimizer_is_reported_before_training(tmp_path: Path) -> None:
     file = write_recipe(tmp_path)
     wrong = 'schedule=("linear",), settings={"momentun": 0.5}),  # about'
     file.write_text(file.read_text().replace('schedule=("linear",)),  # about', wrong))
@@ -141,7 +146,7 @@ def test_a_setting_that_an_optimizer_does_not_take_is_told_before_anything_is_tr
 
 
 @pytest.mark.parametrize("settings", [{"momentum": 2.0}, {"momentum": "high"}])
-def test_a_value_that_an_optimizer_does_not_take_is_told_before_anything_is_trained(settings: Any) -> None:
+def test_a_wrong_value_of_an_optimizer_is_reported_before_training(settings: Any) -> None:
     with pytest.raises(ValueError, match="'mda' cannot be made with"):
         registry.try_out("mda", Grid(lr=1.0, settings=settings))
 
@@ -150,15 +155,15 @@ def test_a_value_that_an_optimizer_does_not_take_is_told_before_anything_is_trai
 
 
 @pytest.mark.parametrize(
-    ("data", "sentence"),
+    ("data", "message"),
     [
         (None, r"data of recipe lines must return Splits\(train, valid, test\), got NoneType"),
         ((1, 2, 3), r"data of recipe lines must return Splits\(train, valid, test\), got tuple"),
         (Splits([1], [2], [3]), r"The train split of recipe lines must have a length and a method batch"),
     ],
 )
-def test_data_are_three_splits(data: Any, sentence: str) -> None:
-    with pytest.raises(RecipeError, match=sentence):
+def test_data_are_three_splits(data: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         read(make_recipe(data=lambda _: data), Path())
 
 
@@ -175,7 +180,7 @@ def steps_of(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"model": lambda: None}, "model of recipe lines must return a torch.nn.Module, got NoneType"),
         ({"loss": lambda _model, _batch: None}, "loss of recipe lines must be one number .* got NoneType"),
@@ -183,22 +188,22 @@ def steps_of(answer: Any) -> Any:
         ({"loss": lambda _model, _batch: 1.0}, "loss of recipe lines must be one number .* got float"),
         (
             {"loss": lambda model, batch: loss(model, batch) * NAN},
-            "first training loss of recipe lines, with seed 0, is nan: the network was not trained yet",
+            "first training loss of recipe lines, with seed 0, is nan: the network is not trained yet",
         ),
         (
             {"evaluate": lambda _model, _batches: None},
             "must return a dictionary with 'loss' and 'error', got",
         ),
-        ({"evaluate": lambda m, b: {**evaluate(m, b), "step": 1}}, "returns something called 'step'"),
-        ({"evaluate": lambda m, b: {**evaluate(m, b), 3: 1}}, "returns something called 3"),
+        ({"evaluate": lambda m, b: {**evaluate(m, b), "step": 1}}, "returns a score called 'step'"),
+        ({"evaluate": lambda m, b: {**evaluate(m, b), 3: 1}}, "returns a score called 3"),
         ({"evaluate": steps_of(lambda right: {**right, "more": 1})}, "must return the same names every time"),
         ({"evaluate": lambda _m, _b: {"loss": 1, "error": NAN}}, "untrained .*the validation error is nan"),
         ({"evaluate": lambda _m, _b: {"loss": INF, "error": 1}}, "untrained .*the validation loss is inf"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_refused(changes: Any, sentence: str, tmp_path: Path) -> None:
+def test_unusable_scores_are_refused(changes: Any, message: str, tmp_path: Path) -> None:
     recipe = make_recipe(**changes)
-    with pytest.raises(RecipeError, match=sentence):
+    with pytest.raises(RecipeError, match=message):
         execute(tmp_path, recipe, make_spec(recipe))
 
 
@@ -211,7 +216,7 @@ def test_an_untrained_network_without_test_score_is_refused_before_it_is_trained
     assert not splits.train.asked
 
 
-def test_what_else_is_not_finite_is_left_out_and_no_divergence(tmp_path: Path) -> None:
+def test_another_score_that_is_not_finite_is_left_out_and_no_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(evaluate=lambda m, b: {**evaluate(m, b), "more": INF, "other": 2})
     result = execute(tmp_path, recipe, make_spec(recipe))
     assert result.status == "finished"
@@ -232,7 +237,7 @@ def leaves(*_: Any) -> Any:
 
 @pytest.mark.parametrize("raising", [raises, leaves])
 @pytest.mark.parametrize("name", ["model", "loss", "evaluate", "samples"])
-def test_what_a_recipe_raises_is_told_with_its_place(name: str, raising: Any, tmp_path: Path) -> None:
+def test_what_a_recipe_raises_is_reported_with_its_line(name: str, raising: Any, tmp_path: Path) -> None:
     recipe = make_recipe(**{name: raising})
     with pytest.raises(RecipeRaised) as raised:
         execute(tmp_path, recipe, make_spec(recipe))
@@ -246,7 +251,7 @@ def test_what_a_recipe_raises_is_told_with_its_place(name: str, raising: Any, tm
     assert (str(again), again.details) == (str(raised.value), raised.value.details)
 
 
-def test_data_that_raise_are_told_with_the_line_and_not_where_in_a_package(
+def test_data_that_raise_are_reported_with_the_users_line_and_not_a_packages(
     dualavg: Command, tmp_path: Path
 ) -> None:
     file = write_recipe(tmp_path)
@@ -261,7 +266,7 @@ def test_data_that_raise_are_told_with_the_line_and_not_where_in_a_package(
     assert err.endswith(f"(tiny.py, line {line}).")
 
 
-def test_data_of_ours_that_are_missing_keep_their_sentence(dualavg: Command, tmp_path: Path) -> None:
+def test_missing_data_of_a_built_in_recipe_keep_their_message(dualavg: Command, tmp_path: Path) -> None:
     code, _, err = dualavg(
         "run", "cifar10", "--lr", "1", "--scale", "mini", "--data", tmp_path, "--out", tmp_path
     )
@@ -270,7 +275,7 @@ def test_data_of_ours_that_are_missing_keep_their_sentence(dualavg: Command, tmp
     assert "raised" not in err
 
 
-def test_a_batch_that_raises_is_told_with_its_place() -> None:
+def test_a_batch_that_raises_is_reported_with_its_line() -> None:
     class Wrong(Lines):
         def batch(self, indices, rng):
             raise IndexError("no such example")
@@ -381,8 +386,8 @@ def test_a_loss_that_refuses_what_is_not_finite_is_a_divergence(tmp_path: Path) 
     assert result.why == "the network's parameters are not finite"
 
 
-def test_a_test_split_that_raises_is_told_with_its_place_and_tuning_is_kept(
-    tmp_path: Path,
+def test_a_test_split_that_raises_is_reported_with_its_line_and_tuning_is_kept(
+    dualavg: Command, scheduler: str, tmp_path: Path
 ) -> None:
     extra = """
 
@@ -397,9 +402,10 @@ def evaluate(model, batches):
 """
     recipe = write_recipe(tmp_path, steps=10, confirm=1, extra=extra)
     line = recipe.read_text()[: recipe.read_text().index("raise SystemExit")].count("\n") + 1
-    done = run_to_the_end(recipe, tmp_path / "out", "--workers", "1", "--optimizers", "mda")
-    assert done.returncode == 1
+    arguments = ("--out", tmp_path / "out", "--no-extend", "--optimizers", "mda", "--scheduler", scheduler)
+    code, _, errors = dualavg("study", recipe, *arguments)
+    assert code == 1
     said = f"seed 1000: evaluate of recipe spirals raised SystemExit: no test (tiny.py, line {line})."
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert said in errors
+    assert "Traceback" not in errors
     assert len(list(tmp_path.rglob("result.json"))) == 3

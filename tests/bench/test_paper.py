@@ -265,7 +265,7 @@ def test_one_study_that_fails_does_not_keep_the_others_from_running(
     assert code == 1
     assert sorted(ran) == sorted(paper.RECIPES)
     printed, errors = capfd.readouterr()
-    assert f"imagenet was not run to its end: {said}\n" in printed
+    assert f"imagenet failed: {said}\n" in printed
     assert f"imagenet is not complete. {said} Claims" in text
     assert text.count("Its own page") == len(paper.RECIPES) - 1
     assert ("Traceback" in errors) == traced

@@ -1,4 +1,4 @@
-"""Studies as a person runs them: workers, kills, failures, files that are not ours."""
+"""Studies as a user runs them: their results, kills at random moments, failures, damaged files."""
 
 import json
 import os
@@ -10,51 +10,51 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.tiny_study import command, environment, run_to_the_end, summary_without_times, write_recipe
+from support.tiny_study import (
+    Command,
+    Study,
+    command,
+    end,
+    environment,
+    start,
+    summary_without_times,
+    write_recipe,
+)
+
+OPTIMIZERS = ("--optimizers", "mda,sgd")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that nobody touched."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    done = run_to_the_end(write_recipe(folder), folder / "out", "--workers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-def test_a_study_ends_with_a_table_a_summary_and_a_page(undisturbed: Path) -> None:
-    summary = summary_without_times(undisturbed / "out")
-    assert set(summary["optimizers"]) == {"mda", "sgd", "adam"}
+def test_a_study_ends_with_a_summary_and_a_page(undisturbed: Study) -> None:
+    summary = undisturbed.summary
+    assert set(summary["optimizers"]) == {"mda", "sgd"}
     assert all(row["test"]["n"] == 2 for row in summary["optimizers"].values())
     assert summary["optimizers"]["sgd"]["grid"]["diverged"] == 1  # lr 1e9
-    page = (undisturbed / "out" / "spirals-quick" / "report.html").read_text()
-    assert summary["verdict"] in page or "best" in page
+    page = (undisturbed.out / "spirals-quick" / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script" not in page
 
 
-def test_any_number_of_workers_gives_the_same_summary(undisturbed: Path, tmp_path: Path) -> None:
-    done = run_to_the_end(undisturbed / "tiny.py", tmp_path, "--workers", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert summary_without_times(tmp_path) == summary_without_times(undisturbed / "out")
-
-
-def test_the_same_command_again_runs_nothing_again(undisturbed: Path) -> None:
-    results = sorted((undisturbed / "out").rglob("result.json"))
+def test_the_same_command_again_prints_the_table_and_runs_nothing(
+    undisturbed: Study, dualavg: Command
+) -> None:
+    results = sorted(undisturbed.out.rglob("result.json"))
     before = [(path, path.stat().st_mtime_ns) for path in results]
-    done = run_to_the_end(undisturbed / "tiny.py", undisturbed / "out", "--workers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output, errors = dualavg(
+        "study", undisturbed.recipe, "--out", undisturbed.out, "--no-extend", *OPTIMIZERS
+    )
+    assert code == 0, output + errors
+    assert "spirals, quick: test accuracy" in output
     assert [(path, path.stat().st_mtime_ns) for path in results] == before
-    assert len(results) == 9 + 6
+    assert len(results) == 6 + 4
 
 
-def kill_until_done(recipe: Path, out: Path, kills: int, seed: int) -> int:
+def kill_at_random(recipe: Path, out: Path, kills: int, seed: int) -> int:
     """Kill the study or one of its workers at random moments; return how many kills hit something."""
     rng = random.Random(seed)
     done = 0
     while done < kills:
         study = subprocess.Popen(
-            command(recipe, out, "--workers", "2"),
+            command(recipe, out, *OPTIMIZERS, "--workers", "2"),
             env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -88,31 +88,22 @@ def _workers(parent: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def check_kills(undisturbed: Path, folder: Path, kills: int) -> None:
-    """Kill as often as asked, in as many studies as that takes; each must come to the same summary."""
-    recipe, done, attempt = undisturbed / "tiny.py", 0, 0
-    while done < kills:
-        out = folder / str(attempt)
-        done += kill_until_done(recipe, out, kills - done, seed=attempt)
-        last = run_to_the_end(recipe, out, "--workers", "2")
-        assert last.returncode == 0, last.stdout + last.stderr
-        assert summary_without_times(out) == summary_without_times(undisturbed / "out")
+@pytest.mark.slow
+def test_20_kills_at_random_moments_change_no_number(undisturbed: Study, tmp_path: Path) -> None:
+    """In as many studies as that takes."""
+    done = attempt = 0
+    while done < 20:
+        out = tmp_path / str(attempt)
+        done += kill_at_random(undisturbed.recipe, out, 20 - done, seed=attempt)
+        end(start(undisturbed.recipe, out, *OPTIMIZERS, "--workers", "2"))
+        assert summary_without_times(out) == undisturbed.summary
         assert not list(out.rglob("checkpoint.pt"))
         attempt += 1
 
 
-def test_a_study_that_was_killed_comes_to_the_summary_of_an_undisturbed_one(
-    undisturbed: Path, tmp_path: Path
+def test_a_run_that_raises_is_reported_and_the_others_continue(
+    dualavg: Command, scheduler: str, tmp_path: Path
 ) -> None:
-    check_kills(undisturbed, tmp_path, kills=3)
-
-
-@pytest.mark.slow
-def test_the_same_holds_after_20_kills(undisturbed: Path, tmp_path: Path) -> None:
-    check_kills(undisturbed, tmp_path, kills=20)
-
-
-def test_a_run_that_raises_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     extra = """
 
 _loss = loss
@@ -124,45 +115,46 @@ def loss(model, batch):  # noqa: F811
     return _loss(model, batch)
 """
     recipe = write_recipe(tmp_path, extra=extra)
-    done = run_to_the_end(recipe, tmp_path / "out", "--workers", "2")
-    assert done.returncode == 1
-    assert "runs failed; what finished is kept, and the same command tries these again." in done.stderr
-    assert "raised ArithmeticError: seven!" in done.stderr
-    assert 'raise ArithmeticError("seven!")' in done.stderr  # where in the recipe it was
-    assert "cli.py" not in done.stderr  # and not where in us
+    code, _, errors = dualavg("study", recipe, "--out", tmp_path / "out", "--scheduler", scheduler)
+    assert code == 1
+    assert "runs failed; finished runs are kept. Run the command again to retry them." in errors
+    assert "raised ArithmeticError: seven!" in errors
+    assert 'raise ArithmeticError("seven!")' in errors  # where in the recipe it was
+    assert "cli.py" not in errors  # and not where in us
 
 
 @pytest.mark.parametrize(
-    ("argument", "sentence"),
+    ("argument", "message"),
     [
         ("nosuch", "There is no recipe called 'nosuch'"),
         ("nosuch.py", "There is no recipe at nosuch.py"),
     ],
 )
-def test_a_wrong_recipe_gets_a_sentence(argument: str, sentence: str, tmp_path: Path) -> None:
-    done = run_to_the_end(Path(argument), tmp_path)
-    assert done.returncode == 1
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_missing_recipe_is_a_one_line_error(
+    argument: str, message: str, dualavg: Command, tmp_path: Path
+) -> None:
+    code, _, errors = dualavg("study", argument, "--out", tmp_path)
+    assert code == 1
+    assert errors.startswith(f"dualavg: {message}")
 
 
-def test_a_truncated_result_stops_the_study_with_a_sentence(undisturbed: Path, tmp_path: Path) -> None:
-    results = sorted((undisturbed / "out").rglob("result.json"))
-    target = tmp_path / results[0].relative_to(undisturbed / "out")
+def test_a_truncated_result_stops_the_study_with_a_one_line_error(
+    undisturbed: Study, dualavg: Command, tmp_path: Path
+) -> None:
+    results = undisturbed.out.rglob("result.json")
+    result = next(path for path in results if '"phase": "tune"' in path.read_text())
+    target = tmp_path / result.relative_to(undisturbed.out)
     target.parent.mkdir(parents=True)
-    target.write_bytes(results[0].read_bytes()[:100])
-    done = run_to_the_end(undisturbed / "tiny.py", tmp_path)
-    assert done.returncode == 1
-    assert f"{target} is not a complete result of a run" in done.stderr.replace("\n", "")
-    assert "Traceback" not in done.stderr
+    target.write_bytes(result.read_bytes()[:100])
+    code, _, errors = dualavg("study", undisturbed.recipe, "--out", tmp_path, "--workers", "1")
+    assert code == 1
+    assert errors.startswith(f"dualavg: {target} is not a complete result of a run")
 
 
-def test_the_report_can_be_made_again(undisturbed: Path) -> None:
-    from dualavg_bench.commands import write_reports
-
-    folder = undisturbed / "out" / "spirals-quick"
+def test_the_report_can_be_written_again(undisturbed: Study, dualavg: Command) -> None:
+    folder = undisturbed.out / "spirals-quick"
     page = (folder / "report.html").read_text()
-    assert write_reports([folder], compare=False) == [folder / "report.html"]
+    code, output, _ = dualavg("report", folder)
+    assert (code, output.replace("\n", "")) == (0, str(folder / "report.html"))
     assert (folder / "report.html").read_text() == page
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["format"] == 1
+    assert json.loads((folder / "summary.json").read_text())["format"] == 1

@@ -1,16 +1,17 @@
-"""Studies side by side on the same workers: what each comes to, and how they are stopped."""
+"""`dualavg reproduce --together`: studies at once on the same workers, and how they are stopped."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tiny_study import environment, write_recipe
+from support.tiny_study import Command, end, environment, wait_until, write_recipe
+
+from dualavg_bench.analysis import paper
 
 # The paper's experiments take minutes: these stand in for them.
 REPRODUCE = """
@@ -18,39 +19,30 @@ import sys
 from dualavg_bench import cli
 from dualavg_bench.analysis import paper
 
-out, *more = sys.argv[1:]
-paper.RECIPES = tuple(name for name in more if name.endswith(".py"))
-paper.METRICS = dict.fromkeys(paper.RECIPES, ("accuracy", "%"))
-cli.main(["reproduce", "--out", out, *(name for name in more if not name.endswith(".py"))])
+out, *names = sys.argv[1:]
+paper.RECIPES = tuple(names)
+paper.METRICS = dict.fromkeys(names, ("accuracy", "%"))
+cli.main(["reproduce", "--out", out, "--together", "--workers", "2"])
 """
 
 
 @pytest.fixture(scope="module")
-def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two small experiments."""
-    made = []
-    for name in ("spirals", "coils"):
-        folder = tmp_path_factory.mktemp(name)
-        recipe = write_recipe(folder, steps=60)
-        recipe.write_text(recipe.read_text().replace('name="spirals"', f'name="{name}"'))
-        made.append(recipe.rename(folder / f"{name}.py"))
-    return made
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("spirals", "coils")}
+    return [str(write_recipe(folder, name=name, steps=60)) for name, folder in folders.items()]
 
 
-def start(out: Path, *more: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", REPRODUCE, str(out), "--workers", "2", *map(str, more)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def reproduce(dualavg: Command, scheduler: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command in this process, for these experiments instead of the paper's."""
 
+    def run(names: list[str], *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(paper, "RECIPES", tuple(names))
+        monkeypatch.setattr(paper, "METRICS", dict.fromkeys(names, ("accuracy", "%")))
+        return dualavg("reproduce", "--scheduler", scheduler, *arguments)
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    printed, errors = process.communicate(timeout=300)
-    return process.returncode, printed, errors
+    return run
 
 
 def summaries(out: Path) -> dict[str, Any]:
@@ -61,9 +53,11 @@ def summaries(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_side_by_side_each_study_comes_to_what_it_comes_to_alone(recipes, tmp_path: Path) -> None:
-    for out, how in (("together", ["--together"]), ("in turn", [])):
-        code, printed, errors = end(start(tmp_path / out, *how, *recipes))
+def test_at_once_each_study_gives_what_it_gives_alone(
+    recipes: list[str], reproduce: Command, tmp_path: Path
+) -> None:
+    for out, options in {"together": ["--together"], "in turn": []}.items():
+        code, printed, errors = reproduce(recipes, "--out", tmp_path / out, *options)
         assert code == 0, printed + errors
         assert (tmp_path / out / "reproduction-quick.html").exists()
         for name in ("spirals", "coils"):
@@ -72,26 +66,35 @@ def test_side_by_side_each_study_comes_to_what_it_comes_to_alone(recipes, tmp_pa
     assert set(summaries(tmp_path / "together")) == {"spirals-quick", "coils-quick"}
 
 
-def test_one_that_fails_does_not_keep_the_others_from_running(recipes, tmp_path: Path) -> None:
-    code, printed, errors = end(start(tmp_path, "--together", tmp_path / "nosuch.py", recipes[1]))
+def test_a_study_that_fails_does_not_stop_the_others(
+    recipes: list[str], reproduce: Command, tmp_path: Path
+) -> None:
+    names = [str(tmp_path / "nosuch.py"), recipes[1]]
+    code, printed, errors = reproduce(names, "--together", "--out", tmp_path)
     assert code == 1, printed + errors
-    assert "nosuch.py was not run to its end: There is no recipe at" in printed.replace("\n", "")
+    assert "nosuch.py failed: There is no recipe at" in printed.replace("\n", "")
     assert set(summaries(tmp_path)) == {"coils-quick"}
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_stops_them_all_and_the_same_command_goes_on(recipes, tmp_path: Path) -> None:
-    studies = start(tmp_path, "--together", *recipes)
-    deadline = time.monotonic() + 100
-    while not list(tmp_path.rglob("result.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+def test_ctrl_c_stops_all_studies_and_the_command_resumes_them(
+    recipes: list[str], reproduce: Command, tmp_path: Path
+) -> None:
+    studies = subprocess.Popen(
+        [sys.executable, "-c", REPRODUCE, str(tmp_path), *recipes],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: list(tmp_path.rglob("result.json")), studies)
     os.killpg(studies.pid, signal.SIGINT)  # what a terminal does
-    code, printed, errors = end(studies)
-    assert code == 130, printed + errors
-    assert errors.strip() == "dualavg: stopped. The same command goes on from here."
-    assert "was not run" not in printed
+    printed, errors = end(studies, code=130)
+    assert errors.strip() == "dualavg: stopped. Run the command again to resume."
+    assert "failed" not in printed
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert before
-    code, printed, errors = end(start(tmp_path, "--together", *recipes))
+    code, printed, errors = reproduce(recipes, "--together", "--out", tmp_path)
     assert code == 0, printed + errors
     assert before.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}.items()

@@ -16,8 +16,8 @@ from support.synthetic_runs import MACHINE
 def make_study(folder: Path, **changes: Any) -> Study:
     grids = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in ("mda", "sgd")}
     recipe = make_recipe(**{"grids": grids, "seeds": Seeds(tune=2, confirm=3), **changes})
-    prints = {False: "data", True: "data and test"}
-    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, prints)
+    fingerprints = {False: "data", True: "data and test"}
+    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, fingerprints)
 
 
 def pretend(best: dict[str, float], executed: list[RunSpec]):

@@ -1,9 +1,10 @@
-"""A recipe small enough to run dozens of times, and the means to run its study in processes of their own."""
+"""A recipe small enough to run dozens of times, and the means to run and to disturb its study."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,18 @@ import dualavg_bench
 
 TEMPLATE = Path(dualavg_bench.__file__).parent / "recipe" / "templates" / "new_recipe.py"
 
+TIMEOUT = 240
+
 Command = Callable[..., tuple[int, str, str]]
 
 
-def write_recipe(folder: Path, *, steps: int = 120, confirm: int = 2, extra: str = "") -> Path:
+def write_recipe(
+    folder: Path, *, name: str = "spirals", steps: int = 120, confirm: int = 2, extra: str = ""
+) -> Path:
     """The recipe that `dualavg new` writes, with less of everything."""
     text = TEMPLATE.read_text()
     for old, new in {
+        'name="spirals"': f'name="{name}"',
         "steps=400": f"steps={steps}",
         "confirm=5": f"confirm={confirm}",
         "tune=2": "tune=1",
@@ -35,7 +41,7 @@ def write_recipe(folder: Path, *, steps: int = 120, confirm: int = 2, extra: str
 
 
 def command(recipe: Path, out: Path, *more: str) -> list[str]:
-    study = [sys.executable, "-m", "dualavg_bench.cli", "study", str(recipe), "--out", str(out)]
+    study = [sys.executable, "-m", "dualavg_bench", "study", str(recipe), "--out", str(out)]
     return [*study, "--no-extend", *more]
 
 
@@ -43,15 +49,34 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "DUALAVG_CHECKPOINT_SECONDS": "0.02", **more}
 
 
-def run_to_the_end(recipe: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def start(recipe: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """Start a study, in a process group of its own as a shell does."""
+    return subprocess.Popen(
         command(recipe, out, *more),
         env=environment(),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=300,
+        start_new_session=True,
     )
+
+
+def end(study: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """Wait for the end; return what was printed."""
+    output, errors = study.communicate(timeout=TIMEOUT)
+    assert study.returncode == code, output + errors
+    assert "Traceback" not in output + errors
+    return output, errors
+
+
+def wait_until(happened: Callable[[], Any], study: subprocess.Popen[str] | None = None) -> Any:
+    deadline = time.monotonic() + TIMEOUT
+    while not (found := happened()):
+        assert time.monotonic() < deadline
+        if study is not None and study.poll() is not None:
+            raise AssertionError("".join(study.communicate()))
+        time.sleep(0.02)
+    return found
 
 
 def summary_without_times(out: Path) -> dict[str, Any]:
@@ -63,7 +88,7 @@ def summary_without_times(out: Path) -> dict[str, Any]:
 
 TRAPS = """
 
-# What is asked of this recipe lies in a folder: its text, and so the hash of its runs, stays the same.
+# Traps are files beside the recipe: its text, and so the hash of its runs, stays the same.
 import dataclasses
 import os
 import signal
@@ -72,7 +97,7 @@ import time
 from dualavg_bench.recipe.schedules import SCHEDULES
 from dualavg_bench.run.training import seed_for
 
-_folder = Path(os.environ.get("TINY_TRAPS", "/nonexistent"))
+_folder = Path(__file__).parent / "traps"
 _seeds = {seed_for("spirals", seed, "init"): seed for seed in (0, 1000, 1001)}
 _loss, _recipe = loss, recipe
 _run, _progress = "", None
@@ -112,10 +137,21 @@ def recipe(scale="quick"):
 
 
 @dataclass(frozen=True)
-class Traps:
-    """What a recipe with `TRAPS` is asked to do, and what it did."""
+class Study:
+    """A study that nobody disturbed: its recipe, where it is kept, its summary without times."""
 
-    folder: Path
+    recipe: Path
+    out: Path
+    summary: dict[str, Any]
+
+
+class Traps:
+    """A copy of a recipe with `TRAPS`, what it is asked to do, and what it did."""
+
+    def __init__(self, recipe: Path, folder: Path) -> None:
+        self.recipe, self.folder = folder / recipe.name, folder / "traps"
+        self.recipe.write_bytes(recipe.read_bytes())
+        self.folder.mkdir()
 
     def set(self, name: str, text: str = "") -> None:
         """Set a trap.
@@ -124,7 +160,6 @@ class Traps:
         pair: whoever comes first, until a second process has a run in hand.
         kill-RUN, e.g. kill-SGD-0.1-0: its process, whenever it comes to step 60.
         """
-        self.folder.mkdir(exist_ok=True)
         (self.folder / name).write_text(text)
 
     def unset(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a recipe's `data` returns: three splits, each read by whole batches."""
+"""What a recipe's `data` returns: three splits, each read in batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Batch = Any
 
 
 class Source(Protocol):
-    """A split of a data set, read by whole batches."""
+    """A split of a data set, read in batches."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
 
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:
-        """Return the examples at `indices`: augmented by `rng` in training, unchanged if it is None."""
+        """Return the examples at `indices`: augmented with `rng` in training, as they are if it is None."""
 
 
 class FromDataset:

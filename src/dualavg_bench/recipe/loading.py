@@ -1,4 +1,4 @@
-"""Loads a recipe by a built-in name, or by the path of a user's own file."""
+"""Loads a recipe: a built-in one by its name, a user's by the path of its file."""
 
 import importlib
 import importlib.util
@@ -13,9 +13,11 @@ from dualavg_bench.scales import Scale
 
 
 def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
-    """Return a recipe and its file, by a built-in name or the path of a person's own file.
+    """Return a recipe and its file.
 
-    A person's file can import what lies beside it.
+    Args:
+        reference: a built-in name, or a path that ends in .py; that file can import what lies beside it.
+        scale: what the file's `recipe` is called with.
     """
     if reference.endswith(".py"):
         path = Path(reference)
@@ -26,42 +28,42 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
         try:
             module = importlib.import_module(f"dualavg_bench.recipes.{reference}")
         except ModuleNotFoundError as error:
-            meant = f"{reference}.py, which is here, or " if Path(f"{reference}.py").is_file() else ""
+            hint = f"{reference}.py, which exists here, or " if Path(f"{reference}.py").is_file() else ""
             raise RecipeError(
-                f"There is no recipe called {reference!r}: give {meant}a name that `dualavg recipes` lists, "
+                f"There is no recipe called {reference!r}: give {hint}a name that `dualavg recipes` lists, "
                 "or a file that ends in .py."
             ) from error
         path = Path(str(module.__file__))
-    make = getattr(module, "recipe", None)
-    if not callable(make):
+    function = getattr(module, "recipe", None)
+    if not callable(function):
         raise RecipeError(f"{path} has no function recipe(scale).")
     try:
-        inspect.signature(make).bind(scale)
+        inspect.signature(function).bind(scale)
     except TypeError as error:
         raise RecipeError(f"recipe of {path} must take one argument, the scale ({error}).") from None
     try:
-        made = make(scale)
+        recipe = function(scale)
     except (Exception, SystemExit) as error:
         raise RecipeError(
-            f"recipe({scale!r}) of {path} cannot be made ({format_error(error)}){location(error)}."
+            f"recipe({scale!r}) of {path} raised {format_error(error)}{location(error)}."
         ) from error
-    if not isinstance(made, Recipe):
-        raise RecipeError(f"recipe({scale!r}) of {path} returned {type(made).__name__}, not a Recipe.")
-    if made.scale != scale:
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(f"recipe({scale!r}) of {path} returned {type(recipe).__name__}, not a Recipe.")
+    if recipe.scale != scale:
         raise RecipeError(
-            f"recipe({scale!r}) of {path} returned a Recipe of scale {made.scale!r}: "
-            "hand what it is asked for on, Recipe(scale=scale, ...)."
+            f"recipe({scale!r}) of {path} returned a Recipe of scale {recipe.scale!r}: "
+            "pass the scale on, Recipe(scale=scale, ...)."
         )
-    return made, path
+    return recipe, path
 
 
 def _import(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"{path} cannot be imported.")
-    beside = str(path.parent.absolute())
-    if beside not in sys.path:
-        sys.path.append(beside)  # as Python does for a script
+    folder = str(path.parent.absolute())
+    if folder not in sys.path:
+        sys.path.append(folder)  # as Python does for a script
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -72,6 +74,6 @@ def _import(path: Path) -> Any:
 
 
 def data_needed(docstring: str | None) -> str:
-    """What DIR must hold, as a recipe's docstring says: from there to the next blank line."""
-    _, found, after = (docstring or "").partition("DIR holds")
-    return " ".join((found + after).partition("\n\n")[0].split())
+    """Return what DIR must hold: the paragraph of a recipe's docstring from "DIR holds" on."""
+    _, start, rest = (docstring or "").partition("DIR holds")
+    return " ".join((start + rest).partition("\n\n")[0].split())

@@ -16,7 +16,7 @@ from dualavg_bench.recipe.schedules import SCHEDULES, MakeSchedule
 from dualavg_bench.recipe.settings import Grid, Metric, Precision, Seeds, is_count, is_number, require
 from dualavg_bench.scales import SCALES, Scale
 
-# What says nothing about a single run: functions count by their code, grids and seeds by the run's own.
+# Not settings of a run: functions count by their code, and a run has its own grid point and seed.
 _NOT_SETTINGS = {
     *("data", "model", "loss", "evaluate", "samples", "schedules"),
     *("grids", "seeds", "metric", "paper", "about", "expected", "batch_note"),
@@ -30,30 +30,30 @@ class Recipe:
     Args:
         name: what it is called, in folders and reports.
         scale: quick, mini or paper.
-        metric: the score, which `evaluate` must return under its name.
-        data: `data(folder)` returns the splits; `folder` is what `--data` says, or a place to write to.
-        model: makes the network; torch's generator is seeded before.
+        metric: the score that decides; `evaluate` must return it under its name.
+        data: `data(folder)` returns the splits; `folder` is that of `--data`, or one to write to.
+        model: returns a new network; global generators are seeded before.
         loss: `loss(model, batch)`, a mean over the batch.
-        evaluate: `evaluate(model, batches)`, with `loss` and the metric among its results; finite numbers for
-            the untrained network, as which a run that diverges is scored.
-        batch_size: examples of an optimizer step, over all processes and accumulations.
-        steps: optimizer steps of a run.
+        evaluate: `evaluate(model, batches)` returns scores by name, among them `loss` and the metric. They
+            must be finite for the untrained network: a run that diverges gets its score.
+        batch_size: examples per optimizer step, over all processes and accumulations.
+        steps: optimizer steps per run.
         grids: the settings of each optimizer, by its name in the registry.
-        schedules: the recipe's own schedules, `make(optimizer, steps)`, beside those of `optimizers.py`.
-        accumulate: backward passes an optimizer step is split into.
+        schedules: the recipe's own schedules, `make(optimizer, steps)`, beside those of `schedules.py`.
+        accumulate: backward passes per optimizer step.
         precision: autocast dtype of forward passes; float16 scales the loss.
-        clip_norm: largest norm of the gradient, or None.
+        clip_norm: largest norm of the gradient, or None for no clipping.
         compile: run the network through torch.compile.
-        threads: CPU threads of a run; part of what it is, because sums depend on their order.
-        evaluations: how often validation is evaluated in a run, the end included.
-        eval_batch_size: examples of an evaluation's batch; `batch_size` unless given.
-        seeds: how many seeds for tuning and confirmation.
+        threads: CPU threads per run; they change the order of sums, and so the result.
+        evaluations: evaluations on validation per run, the last one at its end.
+        eval_batch_size: examples per batch of an evaluation; default: `batch_size`.
+        seeds: numbers of seeds for tuning and for confirmation.
         samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
-        diverged_above: a training loss beyond this many times the first one (or 0.1) is a divergence.
+        diverged_above: a run has diverged if its training loss exceeds this many times the first (or 0.1).
         paper: which part of the paper this is.
         about: a sentence for the report.
-        expected: seconds of a run on two cores, for `dualavg recipes`.
-        batch_note: what a batch is, for `dualavg recipes`, where the number of its examples does not say it.
+        expected: seconds per run on two cores, for `dualavg recipes`.
+        batch_note: size of a batch, for `dualavg recipes`, if it is not counted in examples.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Recipe:
         """Validate."""
         require(
             isinstance(self.name, str) and re.fullmatch(r"\w[\w.+ -]*", self.name),
-            f"The name of a recipe is also a folder's: letters, digits, spaces and . _ + - only, "
+            f"The name of a recipe also names a folder: letters, digits, spaces and . _ + - only, "
             f"got {self.name!r}.",
         )
         _check_types(self)
@@ -94,49 +94,49 @@ class Recipe:
         _check_grids(self)
 
     def settings(self) -> dict[str, Any]:
-        """Return everything but the functions and the grids as JSON values: part of a run's hash."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_SETTINGS}
+        """Return the settings of a run as JSON values: part of its hash."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_SETTINGS}
         if self.diverged_above == math.inf:
-            plain["diverged_above"] = "inf"  # JSON has no infinity
-        return {**plain, "metric": [self.metric.name, self.metric.higher_is_better]}
+            values["diverged_above"] = "inf"  # JSON has no infinity
+        return {**values, "metric": [self.metric.name, self.metric.higher_is_better]}
 
 
 def _check_types(recipe: Recipe) -> None:
-    of = f"of recipe {recipe.name} must be"
+    must_be = f"of recipe {recipe.name} must be"
     metric, seeds = recipe.metric, recipe.seeds
     require(
         isinstance(metric, Metric),
-        f'metric {of} a Metric, such as Metric("accuracy", higher_is_better=True), got {metric!r}.',
+        f'metric {must_be} a Metric, such as Metric("accuracy", higher_is_better=True), got {metric!r}.',
     )
     require(
         not isinstance(recipe.model, torch.nn.Module),
-        f"model {of} a function or a class that makes the network, anew for every run, got a network.",
+        f"model {must_be} a function or a class that returns a new network for every run, got a network.",
     )
     for name in ("data", "model", "loss", "evaluate"):
         value = getattr(recipe, name)
-        require(callable(value), f"{name} {of} a function, got {value!r}.")
+        require(callable(value), f"{name} {must_be} a function, got {value!r}.")
     for name, allowed in (("precision", get_args(Precision)), ("scale", SCALES)):
         value = getattr(recipe, name)
-        require(value in allowed, f"{name} {of} one of {', '.join(allowed)}, got {value!r}.")
-    require(isinstance(seeds, Seeds), f"seeds {of} Seeds(tune=.., confirm=..), got {seeds!r}.")
+        require(value in allowed, f"{name} {must_be} one of {', '.join(allowed)}, got {value!r}.")
+    require(isinstance(seeds, Seeds), f"seeds {must_be} Seeds(tune=.., confirm=..), got {seeds!r}.")
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    of = f"of recipe {recipe.name} must be"
+    must_be = f"of recipe {recipe.name} must be"
     counts = ["batch_size", "steps", "accumulate", "evaluations", "threads"]
     for name in counts + ([] if recipe.eval_batch_size is None else ["eval_batch_size"]):
         value = getattr(recipe, name)
-        require(is_count(value), f"{name} {of} a whole number >= 1, got {value!r}.")
+        require(is_count(value), f"{name} {must_be} a whole number >= 1, got {value!r}.")
     above, clip = recipe.diverged_above, recipe.clip_norm
-    require(is_number(above) and above > 0, f"diverged_above {of} a number > 0, got {above!r}.")
+    require(is_number(above) and above > 0, f"diverged_above {must_be} a number > 0, got {above!r}.")
     require(
         clip is None or (is_number(clip) and 0 < clip < math.inf),
-        f"clip_norm {of} a number > 0, or None for no clipping, got {clip!r}.",
+        f"clip_norm {must_be} a number > 0, or None for no clipping, got {clip!r}.",
     )
     require(
         recipe.batch_size % recipe.accumulate == 0,
-        f"batch_size {recipe.batch_size} of recipe {recipe.name} does not divide into "
-        f"{recipe.accumulate} accumulated parts.",
+        f"batch_size {recipe.batch_size} of recipe {recipe.name} cannot be split into "
+        f"{recipe.accumulate} equal parts (accumulate).",
     )
 
 
@@ -156,6 +156,6 @@ def _check_grids(recipe: Recipe) -> None:
     unknown = sorted(named - {*SCHEDULES, *recipe.schedules})
     require(
         not unknown,
-        f"Recipe {name} names the schedules {', '.join(unknown)}, which are neither its own nor one of "
+        f"Recipe {name} has unknown schedules, {', '.join(unknown)}: give its own or one of "
         f"{', '.join(SCHEDULES)}.",
     )

@@ -1,4 +1,4 @@
-"""The one registry of optimizers that recipes and commands name."""
+"""The registry of optimizers: the names that recipes and commands use."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from dualavg_bench.recipe.settings import Grid, Point
 
 @dataclass(frozen=True)
 class Entry:
-    """A class by its dotted path, and what is fixed for it unless a recipe says otherwise."""
+    """The dotted path of a class, and its settings unless a recipe changes them."""
 
     path: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -29,19 +29,14 @@ OPTIMIZERS = {
 }
 
 
-def module_of(name: str) -> str:
-    """Return the module that an optimizer's class is in."""
-    return (OPTIMIZERS.get(name) or Entry(name)).path.rpartition(".")[0]
-
-
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Return the class and the fixed settings of a name of the registry, or of a dotted path."""
+    """Return the class and the settings of a registered name, or of a dotted path."""
     entry = OPTIMIZERS.get(name) or Entry(name)
     module, _, attribute = entry.path.rpartition(".")
-    known = f"a name of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
+    known = f"one of {', '.join(OPTIMIZERS)}, or a dotted path such as madgrad.MADGRAD"
     if not module:
-        meant = name.lower() if name.lower() in OPTIMIZERS else _of_torch(name)
-        known = f"{meant}, {known}" if meant else known
+        similar = name.lower() if name.lower() in OPTIMIZERS else _of_torch(name)
+        known = f"{similar}, {known}" if similar else known
         raise ValueError(f"There is no optimizer called {name!r}: give {known}.")
     try:
         cls = getattr(importlib.import_module(module), attribute)
@@ -53,15 +48,20 @@ def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
         raise ValueError(f"The optimizer {name!r} cannot be imported ({error}): give {known}.") from error
     base = torch.optim.Optimizer
     if not (isinstance(cls, type) and issubclass(cls, base) and cls is not base):
-        raise ValueError(f"{name!r} is not a kind of torch.optim.Optimizer: give {known}.")
+        raise ValueError(f"{name!r} is not a subclass of torch.optim.Optimizer: give {known}.")
     closure = inspect.signature(cls.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(f"{name!r} cannot take a step without a closure, which a run does not give it.")
+        raise ValueError(f"{name!r} needs a closure for each step, which runs do not have.")
     return cls, dict(entry.settings)
 
 
+def module_of(name: str) -> str:
+    """Return the module that defines an optimizer's class."""
+    return find(name)[0].__module__
+
+
 def _of_torch(name: str) -> str:
-    """The dotted path of torch's optimizer of this name, however it is written, or nothing."""
+    """Return the dotted path of torch's optimizer of this name, in any case of letters, or ""."""
     found = (path for path in dir(torch.optim) if path.lower() == name.lower() and path[0].isupper())
     return next((f"torch.optim.{path}" for path in found), "")
 
@@ -69,7 +69,7 @@ def _of_torch(name: str) -> str:
 def make(
     name: str, params: Iterable[torch.nn.Parameter], point: Point, settings: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Make an optimizer at a point of its grid; the recipe's settings go before the registry's."""
+    """Make an optimizer at a point of its grid; the recipe's settings override the registry's."""
     cls, fixed = find(name)
     arguments = {**fixed, **settings, "lr": point.lr}
     if "weight_decay" in inspect.signature(cls).parameters:
@@ -83,14 +83,14 @@ def make(
 
 
 def try_out(name: str, grid: Grid) -> None:
-    """Make an optimizer at each point of its grid: a wrong setting is told before anything is trained."""
+    """Make an optimizer at each point of its grid, to find wrong settings before anything is trained."""
     find(name)
     for point in grid.points():
         make(name, [torch.nn.Parameter(torch.zeros(2, 2))], point, grid.settings)
 
 
 def set_mode(optimizer: torch.optim.Optimizer, *, training: bool) -> None:
-    """Tell optimizers that have two sets of parameters (schedule_free) which one is wanted."""
+    """Switch optimizers that train and evaluate at different points, such as those of schedulefree."""
     switch = getattr(optimizer, "train" if training else "eval", None)
     if callable(switch):
         switch()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture for the report: the true one and the network's, (height, width) each."""
+    """Two pictures for the report, both (height, width): the true one and the network's."""
 
     title: str
     truth: Tensor
@@ -16,7 +16,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text for the report: the network's input, the true output and the network's output."""
+    """Three texts for the report: the network's input, the true output and the network's."""
 
     given: str
     truth: str

@@ -1,6 +1,6 @@
 """The settings of an experiment: its metric, the grid of each optimizer, the numbers of seeds.
 
-Each is validated when it is made. A mistake raises a one-line ValueError.
+Each is validated when it is created. A mistake raises a one-line ValueError.
 """
 
 import json
@@ -15,7 +15,7 @@ import torch
 
 Precision = Literal["float32", "bfloat16", "float16"]
 RESERVED_NAMES = ("step",)  # the x axis of every curve
-FIRST_CONFIRMATION_SEED = 1000  # tuning takes seeds below it, so confirmation's are fresh
+FIRST_CONFIRMATION_SEED = 1000  # tuning uses seeds below it
 
 
 def require(condition: object, message: str) -> None:
@@ -41,7 +41,7 @@ def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Metric:
-    """The score that decides."""
+    """The score that decides between settings and optimizers."""
 
     name: str
     higher_is_better: bool
@@ -60,7 +60,7 @@ class Metric:
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One setting of an optimizer: a point of its grid."""
+    """One point of an optimizer's grid."""
 
     lr: float
     weight_decay: float = 0.0
@@ -75,7 +75,7 @@ AXES = tuple(axis.name for axis in fields(Point))
 
 @dataclass(frozen=True)
 class Grid:
-    """The settings that an optimizer is tuned over, and those that are fixed for it."""
+    """The settings that an optimizer is tuned over, and `settings` that are fixed."""
 
     lr: tuple[float, ...]
     weight_decay: tuple[float, ...] = (0.0,)
@@ -94,7 +94,7 @@ class Grid:
             object.__setattr__(self, name, tuple(plain))  # numpy numbers become Python's
 
     def points(self) -> list[Point]:
-        """Return every combination."""
+        """Return all combinations."""
         return [Point(*values) for values in product(self.lr, self.weight_decay, self.schedule)]
 
     def _check(self) -> None:
@@ -111,7 +111,7 @@ class Grid:
         for name in AXES:
             require(
                 name not in self.settings,
-                f"settings of a grid are fixed for all its points: give {name} as Grid({name}=...) instead.",
+                f"settings of a grid are the same at all points: give {name} as Grid({name}=...) instead.",
             )
         try:
             json.dumps(as_json(self.settings), allow_nan=False)
@@ -123,7 +123,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Seeds:
-    """How many seeds tuning takes, and how many fresh ones confirm its choice."""
+    """The number of seeds for tuning, and of fresh seeds for confirmation."""
 
     tune: int = 2
     confirm: int = 5

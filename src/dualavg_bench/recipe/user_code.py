@@ -1,4 +1,4 @@
-"""What a recipe's own code raises: one sentence, with the file and the line that it came from."""
+"""Turns errors of a recipe's own code into one line with file and line number."""
 
 import contextlib
 import functools
@@ -13,19 +13,19 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class RecipeError(Exception):
-    """A recipe that cannot be used, in one line."""
+    """A recipe cannot be used; one line says why."""
 
 
-class RecipeRaised(ValueError):  # noqa: N818 - not ours: what the recipe's code raised
-    """The code of a recipe raised something.
+class RecipeRaised(ValueError):  # noqa: N818 - the error is the recipe's
+    """The code of a recipe raised an exception.
 
     Args:
-        sentence: what, and where.
+        message: what, and where.
         details: the traceback, from the recipe's code on.
     """
 
-    def __init__(self, sentence: str, details: str = "") -> None:
-        super().__init__(sentence, details)
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message, details)
         self.details = details
 
     def __str__(self) -> str:
@@ -34,13 +34,13 @@ class RecipeRaised(ValueError):  # noqa: N818 - not ours: what the recipe's code
 
 @contextlib.contextmanager
 def user_code(recipe: str, part: str) -> Iterator[None]:
-    """Let whatever the recipe's code raises in the block be a `RecipeRaised`; `sys.exit` too.
+    """Turn an exception of the recipe's code, or its `sys.exit`, into `RecipeRaised`.
 
-    What our own code raises, and that of the packages it calls, stays as it is.
+    Exceptions of our own code, and of packages that it calls, pass unchanged.
 
     Args:
-        recipe: whose code it is.
-        part: which part of it.
+        recipe: the name of the recipe.
+        part: the function of the recipe that is called in the block.
     """
     try:
         yield
@@ -51,26 +51,26 @@ def user_code(recipe: str, part: str) -> Iterator[None]:
         innermost = _innermost(frames)
         if innermost is None and not isinstance(error, SystemExit):
             raise
-        sentence = f"{part} of recipe {recipe} raised {format_error(error)}{location(error)}."
+        message = f"{part} of recipe {recipe} raised {format_error(error)}{location(error)}."
         first = next((i for i, frame in enumerate(frames) if _is_user_frame(frame)), 0)
         shown = traceback.format_list(frames[first:])
-        raise RecipeRaised(sentence, "".join([*shown, *traceback.format_exception_only(error)])) from error
+        raise RecipeRaised(message, "".join([*shown, *traceback.format_exception_only(error)])) from error
 
 
 def format_error(error: BaseException) -> str:
-    """Return what an exception says, on one line."""
+    """Return the type and the message of an exception, on one line."""
     words = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def location(error: BaseException) -> str:
-    """Return where in the recipe's code it was raised, such as " (my_recipe.py, line 12)", if there."""
+    """Return the line of the recipe that raised it, such as " (my_recipe.py, line 12)", or ""."""
     frame = _innermost(traceback.extract_tb(error.__traceback__))
     return "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _innermost(frames: list[FrameSummary]) -> FrameSummary | None:
-    """Return the last frame outside of installed packages, unless it is ours."""
+    """Return the user's frame that an exception comes from; None if it comes from our code."""
     for frame in reversed(frames):
         if _is_user_frame(frame):
             return frame
@@ -89,7 +89,7 @@ def _is_user_frame(frame: FrameSummary) -> bool:
 
 
 def is_installed_file(path: str) -> bool:
-    """Say whether a file is the standard library's or an installed package's."""
+    """Return whether a file belongs to the standard library or to an installed package."""
     return any(path.startswith(f"{root}{os.sep}") for root in _installed_in())
 
 

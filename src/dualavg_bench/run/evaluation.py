@@ -1,7 +1,7 @@
-"""What a network scores: `evaluate` asked, its answer checked, and a network that is not finite told apart.
+"""The scores of a network: calls a recipe's `evaluate`, and tells divergences from mistakes.
 
-A score library may raise on NaN instead of returning one. If the network is not finite, that is a divergence;
-if it is, it is a mistake in the recipe, and shown with its place.
+Libraries of scores may raise on NaN instead of returning it. If the network or its outputs are not finite,
+the run has diverged; otherwise the recipe has a mistake.
 """
 
 import math
@@ -15,12 +15,12 @@ from dualavg_bench.recipe import Batch, Recipe, RecipeError
 from dualavg_bench.recipe.user_code import RecipeRaised, format_error, user_code
 from dualavg_bench.run import outputs
 
-Scores = dict[str, float | None]  # None where something besides loss and metric is not finite; it is left out
+Scores = dict[str, float | None]  # None if a score other than loss and metric is not finite
 Batches = Callable[[], Iterator[Batch]]
 
 
 def scores(recipe: Recipe, model: torch.nn.Module, batches: Batches, split: str) -> Scores | str:
-    """Return what `evaluate` returns, or why the network has no score on the split of this name."""
+    """Return the scores on a split, or the reason why the network has none."""
     try:
         with user_code(recipe.name, "evaluate"):
             values = recipe.evaluate(model, batches())
@@ -28,10 +28,10 @@ def scores(recipe: Recipe, model: torch.nn.Module, batches: Batches, split: str)
         raise
     except Exception as error:
         cause = (error.__cause__ if isinstance(error, RecipeRaised) else None) or error
-        what = _not_finite(recipe, model, batches, cause)
-        if what is None:
+        reason = _not_finite(recipe, model, batches, cause)
+        if reason is None:
             raise
-        return f"{what}, and evaluate raised {format_error(cause)}"
+        return f"{reason}, and evaluate raised {format_error(cause)}"
     checked = outputs.scores(recipe, values)
     for name in ("loss", recipe.metric.name):
         if not math.isfinite(checked[name]):
@@ -40,37 +40,37 @@ def scores(recipe: Recipe, model: torch.nn.Module, batches: Batches, split: str)
 
 
 def is_finite(model: torch.nn.Module) -> bool:
-    """Say whether all that is trained of a network is finite; a mask, say, may be -inf on purpose."""
+    """Return whether all trained parameters are finite; others, such as masks, may be -inf."""
     return all(bool(p.isfinite().all()) for p in model.parameters() if p.requires_grad)
 
 
-def _sound(value: Any) -> bool:
-    """Say whether outputs are without NaN and inf; -inf is what is masked."""
+def _is_sound(value: Any) -> bool:
+    """Return whether outputs have no NaN and no inf; masked outputs are -inf."""
     if isinstance(value, Tensor):
         return not bool((value.isnan() | (value.isinf() & (value.real > 0))).any())
     if isinstance(value, Mapping):
-        return all(map(_sound, value.values()))
-    return all(map(_sound, value)) if isinstance(value, list | tuple) else True
+        return all(map(_is_sound, value.values()))
+    return all(map(_is_sound, value)) if isinstance(value, list | tuple) else True
 
 
 def _not_finite(recipe: Recipe, model: torch.nn.Module, batches: Batches, error: BaseException) -> str | None:
-    """Return what is not finite where `evaluate` raised: the network, its outputs or the score itself."""
+    """Return what is not finite after `evaluate` raised: the network, its outputs or the score; or None."""
     if not is_finite(model):
         return "the network's parameters are not finite"
-    if isinstance(error, OverflowError):  # math.exp of a large loss, say
+    if isinstance(error, OverflowError):  # such as math.exp of a large loss
         return "the score is too large for a number"
-    found = []
+    unsound = []
 
-    def look(_module: torch.nn.Module, _inputs: Any, outputs: Any) -> None:
-        if not _sound(outputs):
-            found.append(True)
+    def check(_module: torch.nn.Module, _inputs: Any, outputs: Any) -> None:
+        if not _is_sound(outputs):
+            unsound.append(True)
             raise FloatingPointError
 
-    watch = model.register_forward_hook(look)
+    hook = model.register_forward_hook(check)
     try:
         recipe.evaluate(model, batches())
-    except (Exception, SystemExit):  # noqa: BLE001, S110 - as before, or our own
+    except (Exception, SystemExit):  # noqa: BLE001, S110 - the same error again, or ours
         pass
     finally:
-        watch.remove()
-    return "the network's outputs are not finite" if found else None
+        hook.remove()
+    return "the network's outputs are not finite" if unsound else None

@@ -1,4 +1,4 @@
-"""What the functions of a recipe return: as it must be, or refused in one sentence."""
+"""Validates what the functions of a recipe return."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from dualavg_bench.recipe.user_code import user_code
 
 
 def network(recipe: Recipe) -> torch.nn.Module:
-    """Return the network that a recipe makes."""
+    """Return a new network of a recipe."""
     with user_code(recipe.name, "model"):
         model = recipe.model()
     if not isinstance(model, torch.nn.Module):
@@ -25,35 +25,36 @@ def network(recipe: Recipe) -> torch.nn.Module:
 
 
 def loss(recipe: Recipe, value: Any) -> Tensor:
-    """Return what `loss` returned, if it can be trained on."""
+    """Return the value of `loss` if it can be trained on."""
     if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
         return value
     got = type(value).__name__
     if isinstance(value, Tensor):
         got = f"shape {tuple(value.shape)}{'' if value.requires_grad else ', detached'}"
     raise RecipeError(
-        f"The loss of recipe {recipe.name} must be one number that the network's parameters lead to, "
+        f"The loss of recipe {recipe.name} must be one number computed from the network's parameters, "
         f"got {got}."
     )
 
 
 def scores(recipe: Recipe, values: Any) -> dict[str, float]:
-    """Return the answer of `evaluate` as numbers, or say what is wrong with it."""
-    of = f"evaluate of recipe {recipe.name}"
+    """Return the scores of `evaluate` as floats."""
+    evaluate = f"evaluate of recipe {recipe.name}"
     if not isinstance(values, Mapping):
         raise RecipeError(
-            f"{of} must return a dictionary with 'loss' and {recipe.metric.name!r}, "
+            f"{evaluate} must return a dictionary with 'loss' and {recipe.metric.name!r}, "
             f"got {type(values).__name__}."
         )
     for name in ("loss", recipe.metric.name):
         if name not in values:
-            raise RecipeError(f"{of} does not return {name!r}.")
+            raise RecipeError(f"{evaluate} does not return {name!r}.")
     for name in values:
         if not isinstance(name, str) or name in RESERVED_NAMES:
             raise RecipeError(
-                f"{of} returns something called {name!r}, which a curve has of its own: rename it."
+                f"{evaluate} returns a score called {name!r}: names must be text, and not "
+                f"{' or '.join(map(repr, RESERVED_NAMES))}."
             )
     try:
         return {name: float(value) for name, value in values.items()}
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(f"{of} returns what is no number ({error}).") from None
+        raise RecipeError(f"{evaluate} returns a score that is not a number ({error}).") from None

@@ -1,4 +1,4 @@
-"""Several processes that share one run: who is who, and what they agree on."""
+"""Processes that share one run (torchrun): their ranks, and how they agree."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,37 +12,37 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """Return this process's number; 0 if it is alone."""
+    """Return the rank of this process; 0 if it is the only one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def world() -> int:
-    """Return how many processes share the run."""
+    """Return the number of processes that share the run."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def from_rank_0(find: Callable[[], T]) -> T:
-    """Return to every process what rank 0 finds; what it raises stops them all."""
+def from_rank_0(compute: Callable[[], T]) -> T:
+    """Call a function on rank 0 and return its value on all ranks; if it raises, all ranks raise."""
     if world() == 1:
-        return find()
-    found: list[Any] = [None, ""]
+        return compute()
+    message: list[Any] = [None, ""]  # the value, the error
     try:
         if rank() == 0:
-            found[0] = find()
+            message[0] = compute()
     except BaseException as error:
-        found[1] = str(error) or type(error).__name__
+        message[1] = str(error) or type(error).__name__
         raise
     finally:
-        dist.broadcast_object_list(found)
-    if found[1]:
-        raise StoreError(found[1])
-    value: T = found[0]
+        dist.broadcast_object_list(message)
+    if message[1]:
+        raise StoreError(message[1])
+    value: T = message[0]
     return value
 
 
-def any_of(*wishes: bool) -> list[bool]:
-    """What one process wishes, all of them do."""
-    said = torch.tensor(wishes, dtype=torch.int32)
+def any_of(*flags: bool) -> list[bool]:
+    """Return for each flag whether it is set on any rank."""
+    values = torch.tensor(flags, dtype=torch.int32)
     if world() > 1:
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-    return [bool(wish) for wish in said.tolist()]
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return [bool(value) for value in values.tolist()]

@@ -1,12 +1,11 @@
 """A study: every optimizer over its grid, the choice on validation, the confirmation on fresh seeds.
 
-tune      optimizer x grid point x tuning seed     -> choose on validation
-extend    while a best lr is on the edge of its grid, all grids get equally many points more
-confirm   the chosen setting x fresh seeds         -> test, read once
+tune      optimizer x grid point x tuning seed   -> choose on validation
+extend    while a best lr is at the end of its grid, every grid gets the same number of further points
+confirm   the chosen setting x fresh seeds       -> test, read once
 
-An optimizer with a run that failed (it raised, or killed its workers) is without result from there on. Were
-the failed setting left out, its grid would be smaller than the others'; and a mistake in somebody's code is
-no divergence.
+An optimizer with a failed run (it raised, or killed its workers) has no result. If only the failed setting
+were left out, its grid would be smaller than the others; and a mistake in the code is not a divergence.
 """
 
 import ast
@@ -26,6 +25,7 @@ from dualavg_bench.analysis.summary import summarize
 from dualavg_bench.recipe import Grid, Point, Recipe, Scale, registry
 from dualavg_bench.recipe.loading import data_needed, load
 from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.user_code import user_code
 from dualavg_bench.run.code import Code, trace
 from dualavg_bench.run.data import check, fingerprint, read
 from dualavg_bench.run.spec import RunSpec
@@ -33,34 +33,26 @@ from dualavg_bench.store.documents import read_document, write_document
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Extension, FailedRun, Summary
-from dualavg_bench.study.executor import Failure, StudyFailed
 from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
+from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
 
-Executor = Callable[[Sequence[RunSpec]], list[RunResult]]
-
-
-class Incomplete(StudyFailed):
-    """Some runs failed, and their optimizers are without result; the others have their summary."""
-
-    def __init__(self, failures: list[Failure], summary: Summary, runs: list[RunResult]) -> None:
-        super().__init__(failures)
-        self.summary, self.runs = summary, runs
+Execute = Callable[[Sequence[RunSpec]], list[RunResult]]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared, and where it is kept."""
+    """The optimizers that are compared on a recipe, and the folder of the study."""
 
     recipe: Recipe
-    reference: str
-    path: Path
+    reference: str  # the name of a built-in recipe, or the path of a file
+    path: Path  # of the recipe's file
     data: Path
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of optimizers
     out: Path
-    prints: dict[bool, str]  # of the data, without the test split and with it
-    codes: dict[str, Code] = field(default_factory=dict)  # by optimizer, as when first asked for
-    data_given: bool = False  # with --data, which the command to run it again needs too
-    kept: list[Path] = field(default_factory=list)  # an earlier summary and page that had more optimizers
+    fingerprints: dict[bool, str]  # of the data, by whether the test split counts
+    codes: dict[str, Code] = field(default_factory=dict)  # by optimizer; fixed once the study runs
+    data_given: bool = False  # whether --data was given
+    kept: list[Path] = field(default_factory=list)  # files of an earlier study that were copied
 
     @classmethod
     def of(
@@ -71,13 +63,18 @@ class Study:
         data: Path | None = None,
         names: Iterable[str] | None = None,
     ) -> "Study":
-        """Load a recipe, look at its data, and check that it has a grid for each optimizer.
+        """Load a recipe, and check its data and the grid of each optimizer.
 
-        The study is kept in a folder of its own in `root`, and so are its data unless `data` says where.
+        Args:
+            reference: the name of a built-in recipe, or the path of a file.
+            scale: quick, mini or paper.
+            root: the study gets a folder in it.
+            data: the folder with the data set; default: `data` in `root`.
+            names: of optimizers; default: all that have a grid.
         """
-        for place in (root.absolute(), *root.absolute().parents):
-            if place.exists() and not place.is_dir():
-                raise ValueError(f"{place} is a file: --out must be a folder, or the name of a new one.")
+        for folder in (root.absolute(), *root.absolute().parents):
+            if folder.exists() and not folder.is_dir():
+                raise ValueError(f"{folder} is a file: --out must be a folder, or the name of a new one.")
         recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
         for name in chosen:
@@ -94,23 +91,25 @@ class Study:
             splits = read(recipe, folder)
         except (OSError, ValueError) as error:
             if data is None and scale != "quick":
-                raise ValueError(_data_missing(scale, path, error)) from error
+                raise ValueError(_with_data_hint(error, scale, path)) from error
             raise
-        prints = {False: check(splits, recipe)}
+        fingerprints = {False: check(splits, recipe)}
         out = (root / f"{recipe.name}-{scale}").absolute()
-        return cls(recipe, reference, path, folder, chosen, out, prints, data_given=data is not None)
+        return cls(recipe, reference, path, folder, chosen, out, fingerprints, data_given=data is not None)
 
     def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
-        """Say everything that can change the result of one run."""
+        """Return the spec of one run."""
         if name not in self.codes:
             self.codes[name] = trace(self.path, [registry.module_of(name)])
-        if test not in self.prints:
-            self.prints[test] = fingerprint(read(self.recipe, self.data), test=test)
+        if test not in self.fingerprints:
+            splits = read(self.recipe, self.data)
+            with user_code(self.recipe.name, "batch"):
+                self.fingerprints[test] = fingerprint(splits, test=test)
         code, grid = self.codes[name], self.recipe.grids.get(name)
         return RunSpec(
             recipe=self.reference,
             source=code.digest,
-            data=self.prints[test],
+            data=self.fingerprints[test],
             settings=self.recipe.settings(),
             optimizer=name,
             point=point,
@@ -138,18 +137,18 @@ class Study:
         ]
 
     def run(
-        self, execute: Executor, *, extend: bool = True, workers: int | None = None
+        self, execute: Execute, *, extend: bool = True, workers: int | None = None
     ) -> tuple[Summary, list[RunResult]]:
-        """Run it to its end; return the summary, which is also written, and all runs.
+        """Tune, extend and confirm; write the summary; return it and all runs.
 
         Args:
-            execute: runs specs, and returns their results in order.
-            extend: add step sizes while the best lies on the edge of its grid.
-            workers: how many runs share the machines, for the page to say.
+            execute: executes runs, and returns their results in order.
+            extend: add step sizes while the best is at the end of its grid.
+            workers: number of workers, for the page.
 
         Raises:
-            Incomplete: when the summary of the others is written, if some optimizers had runs that failed.
-            StudyFailed: if all optimizers had.
+            Incomplete: some optimizers have no result; raised when the summary of the others is written.
+            StudyFailed: no optimizer has a result.
         """
         attempts = _Attempts(execute)
         points = {name: self.recipe.grids[name].points() for name in self.names}
@@ -160,17 +159,17 @@ class Study:
             tuned = [run for run in tuned if run.optimizer in points]
             if not points:
                 raise StudyFailed(attempts.failures)
-            more = further_points(tuned, points) if extend and rounds < MOST_EXTENSIONS else {}
-            if not more:
+            further = further_points(tuned, points) if extend and rounds < MOST_EXTENSIONS else {}
+            if not further:
                 break
             rounds += 1
-            points = {name: points[name] + more[name] for name in points}
+            points = {name: points[name] + further[name] for name in points}
             tuned = attempts(self.tuning(points))
         chosen = select(tuned)
         choice = {name: chosen[name].point for name in points}
         confirmed = attempts(self.confirmation(choice))
-        left = attempts.without_failed(points)
-        runs = tuned + [run for run in confirmed if run.optimizer in left]
+        complete = attempts.without_failed(points)
+        runs = tuned + [run for run in confirmed if run.optimizer in complete]
         earlier = self._earlier_summary()
         summary = summarize(
             runs,
@@ -226,9 +225,9 @@ class Study:
 
 
 class _Attempts:
-    """Executes specs, and remembers which runs failed."""
+    """Executes runs, and collects those that failed."""
 
-    def __init__(self, execute: Executor) -> None:
+    def __init__(self, execute: Execute) -> None:
         self.execute = execute
         self.failures: list[Failure] = []
 
@@ -241,9 +240,9 @@ class _Attempts:
             return error.finished
 
     def without_failed(self, points: dict[str, list[Point]]) -> dict[str, list[Point]]:
-        """Leave out the optimizers that had a run that failed."""
+        """Return the grids of the optimizers without a failed run."""
         failed = {failure.spec.optimizer for failure in self.failures}
-        return {name: mine for name, mine in points.items() if name not in failed}
+        return {name: grid for name, grid in points.items() if name not in failed}
 
 
 def _failed_run(failure: Failure) -> FailedRun:
@@ -254,7 +253,7 @@ def _failed_run(failure: Failure) -> FailedRun:
         seed=spec.seed,
         phase="confirm" if spec.test else "tune",
         run=spec.hash,
-        why=" ".join(failure.sentence.split()),
+        why=" ".join(failure.message.split()),
     )
 
 
@@ -263,16 +262,16 @@ def _repeated(values: Iterable[Any]) -> list[Any]:
 
 
 def _check_grid(recipe: Recipe, name: str, grid: Grid) -> None:
-    """Refuse a point that is named twice: it would count as two of the equally many that all get."""
-    for key in AXES:
-        if twice := _repeated(getattr(grid, key)):
+    """Refuse a grid with a point twice: every optimizer must have the same number of different points."""
+    for axis in AXES:
+        if twice := _repeated(getattr(grid, axis)):
             raise ValueError(
-                f"The grid of {name} in recipe {recipe.name} has the {key} {twice[0]} more than once: "
+                f"The grid of {name} in recipe {recipe.name} has the {axis} {twice[0]} more than once: "
                 "name each once."
             )
 
 
-def _data_missing(scale: str, path: Path, error: Exception) -> str:
-    """What to say where the data were not found, and nobody said where they are."""
+def _with_data_hint(error: Exception, scale: str, path: Path) -> str:
+    """Add to an error about missing data that --data was not given, and what it must hold."""
     needed = data_needed(ast.get_docstring(ast.parse(path.read_bytes())))
     return f"{error} At {scale} scale, --data DIR says where the data set is. {needed}".strip()

@@ -2,8 +2,8 @@
 
     dualavg study THIS_FILE.py
 
-This recipe runs as it is: a small network tells two spirals apart. Put your own data, model, loss and metric
-in the four functions below, and your own numbers at the end. All that can change a result is in this file.
+This recipe runs as it is: a small network separates two spirals. Put your own data, model, loss and metric
+in the four functions below, and your own numbers at the end.
 """
 
 import math
@@ -18,9 +18,9 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Seeds, Splits
 METRIC = Metric("accuracy", higher_is_better=True, unit="%")  # unit="" if it has none
 
 
-# 1. Data. `folder` is what --data says, or studies/data; every run asks for the data anew. A split has a
-#    length and gives whole batches. A torch Dataset becomes one with FromDataset, of dualavg_bench.recipe:
-#    Splits(FromDataset(train), FromDataset(valid), ...).
+# 1. Data. `folder` is that of --data, or studies/data; every run calls this function. A split has a length
+#    and returns batches. FromDataset, of dualavg_bench.recipe, makes a split of a torch Dataset:
+#    Splits(FromDataset(train), FromDataset(valid), FromDataset(test)).
 class Spirals:
     def __init__(self, examples: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
@@ -33,17 +33,17 @@ class Spirals:
     def __len__(self) -> int:
         return len(self.targets)
 
-    # In training, `rng` is a generator to augment with; in evaluation it is None, and nothing may be random.
+    # `rng` is a generator for augmentation in training. In evaluation it is None: nothing may be random.
     def batch(self, indices: torch.Tensor, rng: torch.Generator | None):
         return self.inputs[indices], self.targets[indices]
 
 
 def data(folder: Path) -> Splits:
-    # The step size is chosen on `valid`; `test` is read once, for the chosen one.
+    # The step size is chosen on `valid`; `test` is read once, at the chosen one.
     return Splits(train=Spirals(2000, seed=1), valid=Spirals(500, seed=2), test=Spirals(1000, seed=3))
 
 
-# 2. The network. Seeds are set before this is called.
+# 2. The network. Global generators are seeded before this is called.
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
 
@@ -54,7 +54,7 @@ def loss(model: nn.Module, batch) -> torch.Tensor:
     return cross_entropy(model(inputs), targets)
 
 
-# 4. The score. Must return "loss" and the name of the metric, among whatever else you like.
+# 4. The scores, by name: "loss" and the metric must be among them.
 def evaluate(model: nn.Module, batches) -> dict[str, float]:
     total, correct, n = 0.0, 0, 0
     for inputs, targets in batches:
@@ -65,18 +65,18 @@ def evaluate(model: nn.Module, batches) -> dict[str, float]:
     return {"loss": total / n, "accuracy": 100 * correct / n}
 
 
-# 5. The numbers. Every optimizer gets the same number of grid points (lr x weight_decay x schedule), and if
-#    its best lr is the outermost, more until it is not. Schedules: constant, linear, stagewise, inverse_sqrt,
-#    flat_drop, tail. Optimizers: mda, da, da+momentum, sgd, adam, adamw, or a dotted path such as
-#    "madgrad.MADGRAD" (lr like Adam's) or "schedulefree.SGDScheduleFree" (lr to ten times SGD's, constant).
-#    More that a recipe can say, with its default: accumulate=1, precision="float32", clip_norm=None,
-#    compile=False, threads=1, evaluations=10 of a run, eval_batch_size=None, diverged_above=10.0 times the
-#    first training loss; see help(dualavg_bench.recipe.Recipe).
+# 5. The numbers. Every optimizer must have the same number of grid points (lr x weight_decay x schedule). If
+#    a best lr is at the end of its grid, all grids are extended. Schedules: constant, linear, stagewise,
+#    inverse_sqrt, flat_drop, tail. Optimizers: mda, da, da+momentum, sgd, adam, adamw, or a dotted path, such
+#    as "madgrad.MADGRAD" (lr like Adam's) or "schedulefree.SGDScheduleFree" (constant, lr to 10 x SGD's).
+#    Further settings and their defaults: accumulate=1, precision="float32", clip_norm=None, compile=False,
+#    threads=1, evaluations=10, eval_batch_size=None, diverged_above=10.0 times the first training loss; see
+#    help(dualavg_bench.recipe.Recipe).
 def recipe(scale: str = "quick") -> Recipe:
     return Recipe(
         name="spirals",
         scale=scale,
-        about="A small network tells two spirals apart.",
+        about="A small network separates two spirals.",
         metric=METRIC,
         data=data,
         model=model,

@@ -1,5 +1,6 @@
 """One run: the same spec gives the same numbers, cut off or not; divergence is a result; runs pair up."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec
 from dualavg_bench.recipe import RecipeError, Splits
 from dualavg_bench.run import training
 from dualavg_bench.run.data import fingerprint, read
+from dualavg_bench.run.history import History
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import RunFolder
 
@@ -27,9 +29,7 @@ from dualavg_bench.store.folder import RunFolder
     ],
     ids=["plain", "accumulate+clip", "bfloat16", "float16"],
 )
-def test_a_run_that_is_cut_off_goes_on_bit_for_bit(
-    optimizer: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_resume_is_bitwise(optimizer: str, changes: dict[str, Any], tmp_path: Path) -> None:
     recipe = make_recipe(**changes)
     spec = make_spec(recipe, optimizer, lr=0.05)
     whole = execute(tmp_path / "whole", recipe, spec)
@@ -87,7 +87,7 @@ def _jittered(folder: Path, seed: int = 0, stop_at: tuple[int, ...] = ()) -> Any
     return splits.train.noise, numbers(result)
 
 
-def test_augmentation_by_global_generators_is_seeded_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_augmentation_by_global_generators_is_seeded_and_resume_is_bitwise(tmp_path: Path) -> None:
     whole = _jittered(tmp_path / "whole")
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - somebody else's
@@ -111,7 +111,7 @@ def test_an_evaluation_draws_the_same_whatever_the_optimizer(tmp_path: Path) -> 
     assert drawn["mda"] == drawn["sgd"]
 
 
-def test_what_is_random_in_how_data_are_made_is_the_same_every_time(tmp_path: Path) -> None:
+def test_random_splits_are_the_same_every_time(tmp_path: Path) -> None:
     def shuffled(_: Path) -> Splits:
         splits = Splits(Lines(100, 0), Lines(40, 1), Lines(40, 2))
         splits.train.inputs = splits.train.inputs[torch.randperm(100)] * sum(draw())
@@ -144,6 +144,11 @@ def test_divergence_is_a_result_and_scores_as_the_untrained_network(tmp_path: Pa
     assert all(map(torch.isfinite, map(torch.tensor, result.valid["loss"])))
 
 
+def test_a_divergence_is_recorded_at_the_first_step_that_is_not_finite() -> None:
+    losses = [1.0, 2.0, math.nan, 3.0, math.inf]
+    assert History().add_losses(make_recipe(), 0, 25, losses) == (23, "the training loss is nan")
+
+
 def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> None:
     recipe = make_recipe(diverged_above=0.5)
     result = execute(tmp_path, recipe, make_spec(recipe, "mda", lr=0.0))
@@ -151,7 +156,7 @@ def test_a_loss_that_blows_up_without_a_nan_is_a_divergence(tmp_path: Path) -> N
     assert result.diverged_at == training.WINDOW
 
 
-def test_a_first_loss_of_nothing_is_no_measure_of_a_blow_up(tmp_path: Path) -> None:
+def test_a_tiny_first_loss_does_not_make_every_run_diverge(tmp_path: Path) -> None:
     steps: list[int] = []
 
     def from_nothing(model, batch):
@@ -194,25 +199,28 @@ def test_a_compiled_network_gives_nearly_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"evaluate": lambda _model, _batches: {"loss": 1.0}}, "does not return 'error'"),
-        ({"evaluate": lambda _model, _batches: {"loss": 1.0, "error": "low"}}, "returns what is no number"),
+        (
+            {"evaluate": lambda _model, _batches: {"loss": 1.0, "error": "low"}},
+            "returns a score that is not a number",
+        ),
         ({"model": torch.nn.Identity}, "has no parameters to train"),
         ({"loss": lambda model, batch: model(batch[0])}, r"must be one number .* got shape \(16, 1\)"),
         ({"loss": lambda _model, batch: batch[1].sum()}, r"must be one number .* got shape \(\), detached"),
     ],
 )
-def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_of_the_recipe_is_a_one_line_error(changes: Any, message: str, tmp_path: Path) -> None:
     recipe = make_recipe(**changes)
-    with pytest.raises(RecipeError, match=f"recipe lines {sentence}"):
+    with pytest.raises(RecipeError, match=f"recipe lines {message}"):
         execute(tmp_path, recipe, make_spec(recipe))
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda state: state.pop("train_curve"),
+        lambda state: state["history"].pop("train_curve"),
         lambda state: state.pop("model"),
         lambda state: state["model"].pop("0.weight"),
         lambda state: state["model"].update({"0.weight": torch.zeros(3)}),
@@ -222,7 +230,7 @@ def test_a_recipe_s_mistake_gets_a_sentence(changes: Any, sentence: str, tmp_pat
         lambda state: state.update(schedule=None),
     ],
 )
-def test_a_foreign_checkpoint_gets_a_sentence_and_without_it_the_run_starts_over(
+def test_a_foreign_checkpoint_is_a_one_line_error_and_without_it_the_run_starts_over(
     spoil: Any, tmp_path: Path
 ) -> None:
     recipe = make_recipe()
