@@ -6,13 +6,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    ParamsT,
-    _use_grad_for_differentiable,
-)
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
-from dualavg._scalars import Scalar, lr_and_c, new_peak, step_numbers
+from dualavg._scalars import Scalar, Weights, lr_and_c, new_peak, step_numbers
 from dualavg._update import update
 from dualavg._validation import (
     COUNTERS,
@@ -64,9 +60,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         validate_settings(group)
 
     @abstractmethod
-    def _weights(
-        self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
-    ) -> tuple[list[Scalar], list[Scalar]]:
+    def _weights(self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]) -> Weights:
         """Compute lambda_k and beta_k for each parameter; `ks` holds k + 1."""
 
     def _state_keys(self, group: Group) -> set[str]:  # noqa: ARG002
@@ -80,29 +74,15 @@ class AnchoredOptimizer(Optimizer, ABC):
             "step": torch.zeros((), dtype=torch.float32, device=device),
             # Under `differentiable` part of the graph: x_{k+1} depends on x_0 through the anchor too.
             "x0": p.clone(memory_format=torch.preserve_format),
-            "s": torch.zeros_like(
-                p,
-                dtype=SUM_DTYPES.get(p.dtype, p.dtype),
-                memory_format=torch.preserve_format,
-                requires_grad=False,
-            ),
+            "s": torch.zeros_like(p, dtype=SUM_DTYPES.get(p.dtype, p.dtype), requires_grad=False),
         }
 
-    def _init_group(
-        self,
-        group: Group,
-        params: list[Tensor],
-        grads: list[Tensor],
-        x0s: list[Tensor],
-        sums: list[Tensor],
-        steps: list[Tensor],
-        betas: list[Tensor],
-        averages: list[Tensor],
-    ) -> None:
+    def _init_group(self, group: Group, *lists: list[Tensor]) -> None:
         """Collect the tensors of parameters that have a gradient; create state where there is none.
 
         Dynamo special-cases this name: it runs the method instead of tracing it, and requires empty lists.
         """
+        params, grads, x0s, sums, steps, betas, averages = lists
         for p in group["params"]:
             grad = p.grad
             if grad is None:
@@ -139,29 +119,24 @@ class AnchoredOptimizer(Optimizer, ABC):
                 self._validate_group(i, group)  # nothing has changed if this raises
 
         for group in self.param_groups:
-            params: list[Tensor] = []
-            grads: list[Tensor] = []
-            x0s: list[Tensor] = []
-            sums: list[Tensor] = []
-            steps: list[Tensor] = []
-            betas: list[Tensor] = []
-            averages: list[Tensor] = []
-            self._init_group(group, params, grads, x0s, sums, steps, betas, averages)
+            lists: Any = [], [], [], [], [], [], []
+            self._init_group(group, *lists)
+            params, grads, x0s, sums, steps, betas, averages = lists
             if not params:
                 continue
             lr, c = lr_and_c(group)
             ks = step_numbers(group, params, steps)
             self._average(params, averages, ks)
             lambdas, scales = self._weights(group, lr, ks, betas)
-            settings = {key: group[key] for key in _UPDATE_SETTINGS}
-            update(params, grads, x0s, sums, steps, lambdas, scales, ks, c=c, **settings)
+            rows = (params, grads, x0s, sums, steps, lambdas, scales, ks)
+            update(rows, c=c, **{key: group[key] for key in _UPDATE_SETTINGS})
         return loss
 
     def _check_ready(self) -> None:
         """Raise if no step can be taken now."""
 
     def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
-        """Add x_k, where the gradients were computed, to the averaged iterates, if any are kept."""
+        """Add x_k, where the gradients were computed, to the averaged iterates."""
 
     def _validate_group(self, i: int, group: Group) -> None:
         """Raise ValueError if settings, gradients or state of a group are invalid."""
@@ -244,18 +219,15 @@ class AnchoredOptimizer(Optimizer, ABC):
                 if not state:
                     continue
                 if state.keys() != keys:
+                    found = sorted(map(str, state))
                     raise ValueError(
-                        f"{error}the state of parameter {i} holds {sorted(map(str, state))}, "
-                        f"but {sorted(keys)} are needed."
+                        f"{error}the state of parameter {i} holds {found}, but {sorted(keys)} are needed."
                     )
+                states[p] = {}
                 for key, value in state.items():
                     validate_saved(key, value, p, i)
-                states[p] = {
-                    key: value.clone().to(
-                        "cpu" if key in COUNTERS and not settings["capturable"] else p.device
-                    )
-                    for key, value in state.items()
-                }
+                    device = "cpu" if key in COUNTERS and not settings["capturable"] else p.device
+                    states[p][key] = value.clone().to(device)
         return states
 
 

@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from dualavg._base import AnchoredOptimizer
-from dualavg._scalars import Scalar, square_roots
+from dualavg._scalars import Scalar, Weights, square_roots
 from dualavg._update import as_real, like
 from dualavg._validation import Group
+
+_CHOICES = {"weighting": ("constant", "sqrt"), "scaling": ("sqrt", "nesterov")}
 
 
 class DualAveraging(AnchoredOptimizer):
@@ -106,20 +108,13 @@ class DualAveraging(AnchoredOptimizer):
 
     def _validate_settings(self, group: Group) -> None:
         super()._validate_settings(group)
-        for setting, choices in {
-            "weighting": ("constant", "sqrt"),
-            "scaling": ("sqrt", "nesterov"),
-        }.items():
+        for setting, choices in _CHOICES.items():
             if group[setting] not in choices:
                 raise ValueError(f"{setting} must be one of {choices}, got {group[setting]!r}.")
 
     def _state_keys(self, group: Group) -> set[str]:
-        keys = super()._state_keys(group)
-        if group["scaling"] == "nesterov":
-            keys.add("beta")
-        if group["average"]:
-            keys.add("average")
-        return keys
+        kept = {"beta": group["scaling"] == "nesterov", "average": group["average"]}
+        return super()._state_keys(group) | {key for key, is_kept in kept.items() if is_kept}
 
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         state = super()._new_state(p, group)
@@ -142,9 +137,7 @@ class DualAveraging(AnchoredOptimizer):
                 x, average = as_real(p), as_real(mean)
                 average.lerp_(x.to(average.dtype), like(1 / k, average))
 
-    def _weights(
-        self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
-    ) -> tuple[list[Scalar], list[Scalar]]:
+    def _weights(self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]) -> Weights:
         roots = square_roots(ks)
         # lambda_k = eta_k or eta_k sqrt(k+1)
         lambdas = [lr * root for root in roots] if group["weighting"] == "sqrt" else [lr] * len(ks)
@@ -171,8 +164,7 @@ class DualAveraging(AnchoredOptimizer):
     def averaged_parameters(self) -> list[Tensor]:
         """Return Algorithm 1's result for each parameter: the mean of x_0, ..., x_k.
 
-        Copies, in the order and dtype of the parameters. A parameter that has not taken a step yet is its own
-        average.
+        Copies, in the parameters' order and dtype. Before its first step, a parameter is its own average.
         """
         averages = []
         for group in self.param_groups:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 # The columns x, g, x_0, s, step, lambda_k, beta_k and k + 1, with one row per parameter.
-Rows: TypeAlias = tuple[Sequence[Any], ...]
+Rows: TypeAlias = tuple[list[Any], ...]
 
 _SOURCE = Path(__file__).parent / "csrc" / "mda.cpp"
 _TORCH = Path(torch.__file__).parent
@@ -71,15 +71,12 @@ def step(rows: Rows, *, c: float, weight_decay: float, maximize: bool) -> Rows:
     return ()
 
 
-def _misfits(*lists: Sequence[Tensor]) -> list[int]:
-    """Return the indices of the parameters that do not fit: all, if torch refuses the operator as such.
-
-    It does so inside of torch.vmap and torch.func.functionalize.
-    """
+def _misfits(*lists: list[Tensor]) -> list[int]:
+    """Return the indices of the parameters that do not fit: all, if torch refuses the operator as such."""
     every = list(range(len(lists[0])))
     try:
         return _operator().misfits(*lists) or every
-    except RuntimeError:
+    except RuntimeError:  # inside of torch.vmap or torch.func.functionalize
         return every
 
 
@@ -92,20 +89,17 @@ def _operator() -> Any:
     """Load the operator, building it if needed; None, after one warning, if that fails."""
     if hasattr(torch.ops.dualavg, "step_"):  # to register an operator twice would end the process
         return torch.ops.dualavg
+    path = None
     try:
         path = _build()
-        try:
-            torch.ops.load_library(path)  # type: ignore[no-untyped-call]
-        except OSError:
-            path.unlink(missing_ok=True)  # or the next process would find it again
-            raise
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     except (OSError, subprocess.SubprocessError) as error:
-        message = " ".join(str(getattr(error, "stderr", None) or error).split())
-        _warn_once(f"its operator cannot be built: {message[:300].rstrip('.')}")
+        if path:
+            path.unlink(missing_ok=True)  # or the next process would try it again
+        _warn_once(f"its operator cannot be built: {' '.join(str(error).split())[:300].rstrip('.')}")
         return None
-    torch.library.register_fake(
-        "dualavg::step_", lambda *_: None
-    )  # torch.compile, FakeTensor: it returns nothing
+    # For torch.compile and FakeTensor: the operator changes its arguments and returns nothing.
+    torch.library.register_fake("dualavg::step_", lambda *_: None)
     return torch.ops.dualavg
 
 
@@ -172,38 +166,32 @@ def find_compiler() -> list[str]:
 
 def compile_library(compiler: list[str], source: Path, target: Path, *flags: str) -> None:
     """Compile one source file to a shared library."""
-    name = shlex.join(compiler)
+    name = f"the compiler {shlex.join(compiler)}"
     command = [*compiler, *_FLAGS, "-shared", str(source), "-o", str(target), *flags]
     try:
-        # The command is the user's own compiler.
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=300)  # noqa: S603
-    except subprocess.CalledProcessError as error:
-        if error.stderr.strip():
-            raise
-        raise subprocess.SubprocessError(f"the compiler {name} exits with {error.returncode}") from error
+        done = subprocess.run(  # noqa: S603 - the user's own compiler
+            command, capture_output=True, text=True, errors="replace", timeout=300, check=False
+        )
     except OSError as error:
-        raise subprocess.SubprocessError(f"the compiler {name} cannot be run ({error.strerror})") from error
+        raise subprocess.SubprocessError(f"{name} cannot be run ({error.strerror})") from error
+    if done.returncode != 0:
+        raise subprocess.SubprocessError(done.stderr.strip() or f"{name} exits with {done.returncode}")
     if not target.exists():
-        raise subprocess.SubprocessError(f"the compiler {name} writes no library")
+        raise subprocess.SubprocessError(f"{name} writes no library")
 
 
 def _cache_folder() -> Path:
     """Return the cache: DUALAVG_CACHE, or `dualavg` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "dualavg")
     try:
-        if folder := os.environ.get("DUALAVG_CACHE"):
-            return Path(folder).expanduser()
-        if folder := os.environ.get("XDG_CACHE_HOME"):
-            return Path(folder) / "dualavg"
-        return Path.home() / ".cache" / "dualavg"
+        return Path(os.environ.get("DUALAVG_CACHE") or default).expanduser()
     except RuntimeError as error:
         raise OSError(f"there is no cache folder ({error}): set DUALAVG_CACHE") from None
 
 
 def _processor() -> str:
     """Describe what -march=native depends on: machines of several kinds may share a home folder."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    cpuinfo = Path("/proc/cpuinfo")  # of Linux
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return f"{platform.system()} {platform.machine()} {platform.processor()} {features}"

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from dualavg._base import AnchoredOptimizer
-from dualavg._scalars import Scalar, square_roots
+from dualavg._scalars import Scalar, Weights, square_roots
 from dualavg._validation import Group, validate_settings
 from dualavg.theory import mda_lr
 
@@ -31,9 +31,8 @@ class MDA(AnchoredOptimizer):
 
     Args:
         params: parameters, named parameters, or dicts that define groups.
-        lr: step size $\eta$, a float or a one-element tensor. Much larger than SGD's or Adam's: start at
-            `lr_sgd / (1 - momentum)`, which is 1.0 for SGD's usual 0.1 with momentum 0.9; up to 15 in
-            language tasks. A value like Adam's 1e-3 is legal, but far too small for most networks.
+        lr: step size $\eta$, a float or a one-element tensor. Start at `lr_sgd / (1 - momentum)`: 1.0 for
+            SGD's usual 0.1 with momentum 0.9; up to 15 in language tasks. Adam's 1e-3 is far too small.
         momentum: as in SGD: 0.9 keeps nine tenths of the old iterate, so $c = 0.1$.
         weight_decay: L2 penalty. A lower value than for SGD or Adam is often best; try zero too.
         couple_momentum: raise $c$ in proportion as the step size is lowered,
@@ -140,13 +139,7 @@ class MDA(AnchoredOptimizer):
                 groups[i] = {**group, "lr": converted}
         return cls(groups, mda_lr(lr, momentum), momentum, weight_decay, **settings)
 
-    def _weights(
-        self,
-        group: Group,  # noqa: ARG002
-        lr: Scalar,
-        ks: list[Scalar],
-        betas: list[Tensor],  # noqa: ARG002
-    ) -> tuple[list[Scalar], list[Scalar]]:
+    def _weights(self, _group: Group, lr: Scalar, ks: list[Scalar], _betas: list[Tensor]) -> Weights:
         # beta_k = sqrt(k+1), lambda_k = eta_k sqrt(k+1)
         roots = square_roots(ks)
         return [lr * root for root in roots], roots

@@ -1,20 +1,17 @@
 """Dithered rounding of half-precision parameters: unbiased on average, deterministic, stateless.
 
 A step computes y = lerp(x, x_0, c) - (c / beta_k) s in float32 and rounds it to the parameter's dtype.
-Rounding to nearest would leave x where it is whenever c |z - x| is below half a unit in the last place (ulp):
-x could stay up to 1/(2c) ulps away from z. Dithered rounding adds a pseudo-random offset first. Let y lie
-between two representable neighbours, a fraction f of the way from the one nearer to zero to the other. x
-becomes the other one if
+Rounded to nearest, x would not move while c |z - x| is below half a unit in the last place (ulp). Let y lie
+between two representable neighbours, a fraction f of the way from the one nearer to zero to the other. By
+dithered rounding x becomes the other one if
 
     f + (1 - c^2) d_k >= 1/2,    -1/2 < d_k < 1/2
 
-with d_k spread evenly over its interval. On average x is unbiased, and it follows the average of z. At c = 1
-there is no average to follow: the offset vanishes, and y is rounded to nearest.
+with d_k spread evenly over its interval. At c = 1 there is no average to follow, and y is rounded to nearest.
 
-d_k is a hash of k and of the upper 16 bits of s. Nothing is drawn at random and nothing is stored: a resumed
-or a sharded run gives the same bits. The lower bits of s are left out because two kernels may differ in them.
-A representable y (f = 0) never changes, so a zero step changes nothing. Below float16's normal numbers (6e-5)
-its spacing is a constant 6e-8, and the last conversion rounds to nearest.
+d_k is a hash of k and of the upper 16 bits of s (two kernels may differ in the lower ones): a resumed or a
+sharded run gives the same bits. A representable y (f = 0) never changes, so a zero step changes nothing.
+Below float16's normal numbers (6e-5) its spacing is 6e-8, and the last conversion rounds to nearest.
 """
 
 from typing import Any
@@ -29,15 +26,7 @@ _MIX, _MIX_AGAIN = 0x9E3779B1, 0x85EBCA6B  # odd constants of well-known hash fu
 
 @torch.no_grad()
 def round_(y: Tensor, s: Tensor, dtype: torch.dtype, k: Any, c: Any) -> None:
-    """Round a float32 tensor in place to values that `dtype` can represent.
-
-    Args:
-        y: the tensor to round.
-        s: the sum of gradients, which the offsets are computed from.
-        dtype: a half-precision dtype.
-        k: the step number k + 1.
-        c: the averaging weight.
-    """
+    """Round the float32 tensor y in place to values that `dtype` can represent; `k` is k + 1."""
     bits = FRACTION_BITS[dtype]
     exact = y.clone() if isinstance(c, Tensor) else None
     # d_k = h / 2^(23 - bits), h odd. Functions, not operators: `>>` returns a sharded tensor unchanged.

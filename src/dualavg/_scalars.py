@@ -1,7 +1,6 @@
 """The numbers of a step: lr, c and k, as Python floats or as tensors."""
 
 import math
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from dualavg._validation import Group
 
 Scalar: TypeAlias = float | Tensor
+Weights: TypeAlias = tuple[list[Scalar], list[Scalar]]  # lambda_k and beta_k of each parameter
 
 _ONE = torch.ones((), device="cpu")
 
@@ -43,10 +43,8 @@ def lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
 
 
 def new_peak(lr: Scalar) -> Tensor:
-    """Create peak_lr for a new group: a tensor, so that a compiled step can update it.
-
-    It has one element and one dimension: torch 2.13 drops in-place updates of 0-dim float64 graph inputs.
-    """
+    """Create peak_lr for a new group: a tensor, so that a compiled step can update it."""
+    # Not 0-dim: torch 2.13 drops in-place updates of 0-dim float64 graph inputs.
     if isinstance(lr, Tensor):
         return torch.zeros(1, dtype=lr.dtype, device=lr.device)
     return torch.zeros(1, dtype=torch.float64, device="cpu")
@@ -62,7 +60,7 @@ def step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> lis
     ]
 
 
-def count_steps(steps: Sequence[Tensor]) -> None:
+def count_steps(steps: list[Tensor]) -> None:
     """Add one to every step count."""
     if steps[0].is_cpu and not torch.compiler.is_compiling():
         # As in torch.optim: a number would be wrapped in a tensor once for every step count.

@@ -30,14 +30,7 @@ _PIECE = 1 << 17  # elements whose float32 copies stay in a CPU's cache
 
 
 def update(
-    params: list[Tensor],
-    grads: list[Tensor],
-    x0s: list[Tensor],
-    sums: list[Tensor],
-    steps: list[Tensor],
-    lambdas: Sequence[Scalar],
-    betas: Sequence[Scalar],
-    ks: Sequence[Scalar],
+    rows: Rows,
     *,
     c: Scalar,
     weight_decay: float,
@@ -48,10 +41,9 @@ def update(
 ) -> None:
     """Advance every parameter and its state by one step, in place.
 
-    `lambdas`, `betas` and `ks` (which is k + 1) hold one number per parameter: floats, or 0-dim tensors if
-    the step is compiled or must not wait for a device.
+    Numbers are floats, or 0-dim tensors if the step is compiled or must not wait for a device.
     """
-    rows: Rows = (params, grads, x0s, sums, steps, lambdas, betas, ks)
+    params, grads, ks = rows[0], rows[1], rows[-1]
     numbers: dict[str, Any] = {"c": c, "weight_decay": weight_decay, "maximize": bool(maximize)}
     if fused and not torch.compiler.is_compiling():  # Inductor fuses the for-loop's operations by itself
         foreach = isinstance(ks[0], Tensor) or not _fused.is_available(params[0].device)

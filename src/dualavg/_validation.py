@@ -67,7 +67,7 @@ def convert_numbers(settings: Group) -> Group:
 def first_step_problem(p: Tensor, grad: Tensor) -> str | None:
     """Describe why a parameter cannot take its first step."""
     if grad.shape != p.shape:
-        return _shape_problem(p, grad)
+        return f"has shape {tuple(p.shape)}, but its gradient has shape {tuple(grad.shape)}."
     if p.layout != torch.strided:
         return f"has layout {p.layout}, but must be dense; only its gradient may be sparse."
     if p.dtype not in DTYPES:
@@ -97,17 +97,13 @@ def state_mismatch(p: Tensor, grad: Tensor, state: Any, keys: set[str]) -> str |
     for key, value in state.items():
         if not isinstance(value, Tensor):
             return f"has {type(value)} as its state {key!r}, which must be a tensor."
-    if grad.shape != p.shape:
-        return _shape_problem(p, grad)
-    old = next(t for t in (state["s"], state["x0"]) if t.shape != p.shape or t.device != p.device)
-    return (
-        f"was {tuple(old.shape)} on {old.device} at its last step and is {tuple(p.shape)} on {p.device} now: "
-        "create a new optimizer after such a change, or call reset_anchor()."
-    )
-
-
-def _shape_problem(p: Tensor, grad: Tensor) -> str:
-    return f"has shape {tuple(p.shape)}, but its gradient has shape {tuple(grad.shape)}."
+    for old in (state["s"], state["x0"]):
+        if old.shape != p.shape or old.device != p.device:
+            return (
+                f"was {tuple(old.shape)} on {old.device} at its last step and is {tuple(p.shape)} on "
+                f"{p.device} now: create a new optimizer after such a change, or call reset_anchor()."
+            )
+    return first_step_problem(p, grad)
 
 
 def validate_saved(key: str, value: object, p: Tensor, i: object) -> None:
@@ -115,14 +111,13 @@ def validate_saved(key: str, value: object, p: Tensor, i: object) -> None:
     name = f"{key!r} of parameter {i}"
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}.")  # noqa: TRY004
+    shape = tuple(value.shape)
     if key in COUNTERS:
         if value.numel() != 1 or not 0 <= value.item() < math.inf or (key == "beta" and value.item() < 1):
             raise ValueError(f"{name} must be a step count, got {value.tolist()}.")
         return
-    if value.shape != p.shape:
-        raise ValueError(
-            f"{name} was saved for shape {tuple(value.shape)}, but the parameter has shape {tuple(p.shape)}."
-        )
+    if shape != p.shape:
+        raise ValueError(f"{name} was saved for shape {shape}, but the parameter has shape {tuple(p.shape)}.")
     if value.layout != torch.strided or value.dtype not in DTYPES or value.is_complex() != p.is_complex():
         raise ValueError(
             f"{name} is {value.dtype}, {value.layout}, which does not fit a {p.dtype} parameter."

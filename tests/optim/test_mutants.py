@@ -115,10 +115,10 @@ MUTANTS = {
         "[-lam for lam in lams] if maximize else lams",
         "lams",
     ),
-    "multi-tensor: beta of the first bucket for all": (
+    "multi-tensor: beta of the first parameter for all": (
         "_update.py",
-        "[-(c / betas[i]) for i in bucket]",
-        "[-(c / betas[0]) for i in bucket]",
+        "_foreach_add_scaled_(ys, ss, [-(c / beta) for beta in betas])",
+        "_foreach_add_scaled_(ys, ss, [-(c / rows[6][0]) for beta in betas])",
     ),
     "multi-tensor: buckets of several ages": (
         "_update.py",
@@ -127,13 +127,13 @@ MUTANTS = {
     ),
     "multi-tensor: half precision without dither": (
         "_update.py",
-        "            if _needs_dither(x, y, c):\n                round_(y, s, x.dtype, ks[i], c)\n",
+        "            if _needs_dither(x, y, c):\n                round_(y, s, x.dtype, k, c)\n",
         "",
     ),
     # the fused operator
     "fused: forgets weight decay": (
         "csrc/mda.cpp",
-        "if (DECAY) si = fma_(decay, xi, si);",
+        "if (DECAY) si = std::fma(decay, xi, si);",
         "",
     ),
     "fused: forgets maximize": (
@@ -143,7 +143,7 @@ MUTANTS = {
     ),
     "fused: mul and add instead of lerp": (
         "csrc/mda.cpp",
-        "NEAR ? fma_(c, difference, xi) : fma_(-keep, difference, anchor)",
+        "NEAR ? std::fma(c, difference, xi) : std::fma(-keep, difference, anchor)",
         "keep * xi + c * anchor",
     ),
     "fused: half precision without dither": (

@@ -3,8 +3,8 @@
 //     s_k     = s_{k-1} + lambda_k (g_k + weight_decay x_k)
 //     x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k
 //
-// Operation by operation as in the for-loop of _update.py, and bfloat16 rounded as in _rounding.py: the results are
-// equal bit for bit. LibTorch's stable ABI provides the tensors and the threads.
+// Operation by operation as in the for-loop of _update.py, and bfloat16 rounded as in _rounding.py: the results
+// are equal bit for bit. LibTorch's stable ABI provides the tensors and the threads.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -33,20 +33,15 @@ inline To bit_cast(From from) {
     return to;
 }
 
-inline double load(double v) { return v; }
-inline float load(float v) { return v; }
+template <typename T> inline T load(T v) { return v; }
 inline float load(bf16 v) { return bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
 
-inline void store(double& to, double v) { to = v; }
-inline void store(float& to, float v) { to = v; }
+template <typename T> inline void store(T& to, T v) { to = v; }
 inline void store(bf16& to, float v) {  // to nearest, ties to even; NaN stays NaN
     const uint32_t bits = bit_cast<uint32_t>(v);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     to.bits = static_cast<uint16_t>(v != v ? 0x7fc0u : rounded);
 }
-
-inline float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 constexpr uint32_t MIX = 0x9e3779b1u, MIX_AGAIN = 0x85ebca6bu;
 
@@ -60,7 +55,8 @@ inline float dithered(float y, float s, uint32_t k, float scale) {
     const auto upper = static_cast<uint32_t>(static_cast<int32_t>(bit_cast<uint32_t>(s)) >> 16);
     const int32_t h = (static_cast<int32_t>((upper ^ k) * MIX) >> 16) | 1;
     const float offset = float(h) * scale + 0x1p-8f;
-    return bit_cast<float>(bit_cast<uint32_t>(y + bit_cast<float>(bit_cast<uint32_t>(y) & 0xff800000u) * offset) & 0xffff0000u);
+    const float power = bit_cast<float>(bit_cast<uint32_t>(y) & 0xff800000u);
+    return bit_cast<float>(bit_cast<uint32_t>(y + power * offset) & 0xffff0000u);
 }
 
 // ---- The update of one tensor -------------------------------------------------------------------------------
@@ -84,12 +80,12 @@ void update(X* __restrict__ x, const X* __restrict__ g, const A* __restrict__ x0
         // s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k)
         const S xi = load(x[i]), anchor = load(x0[i]), difference = anchor - xi;
         S si = s[i];
-        if (DECAY) si = fma_(decay, xi, si);
-        si = fma_(lambda, S(load(g[i])), si);
+        if (DECAY) si = std::fma(decay, xi, si);
+        si = std::fma(lambda, S(load(g[i])), si);
         s[i] = si;
         // x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k; torch's lerp is exact at both ends
-        S y = NEAR ? fma_(c, difference, xi) : fma_(-keep, difference, anchor);
-        y = fma_(pull, si, y);
+        S y = NEAR ? std::fma(c, difference, xi) : std::fma(-keep, difference, anchor);
+        y = std::fma(pull, si, y);
         if constexpr (DITHER) y = dithered(y, si, k, scale);
         store(x[i], y);
     }
@@ -114,7 +110,8 @@ void kernel(const Row& row, int64_t begin, int64_t end) {
 
 // ---- Which tensors fit --------------------------------------------------------------------------------------
 
-const int32_t F32 = aoti_torch_dtype_float32(), F64 = aoti_torch_dtype_float64(), BF16 = aoti_torch_dtype_bfloat16();
+const int32_t F32 = aoti_torch_dtype_float32(), F64 = aoti_torch_dtype_float64(),
+              BF16 = aoti_torch_dtype_bfloat16();
 
 // The kernel for the dtypes of x, g, x0 and s; nullptr if there is none.
 auto kernel_for(int32_t x, int32_t g, int32_t x0, int32_t s) -> decltype(Row::kernel) {
@@ -128,12 +125,14 @@ auto kernel_for(int32_t x, int32_t g, int32_t x0, int32_t s) -> decltype(Row::ke
 
 struct View {  // what the checks need to know of a tensor
     int64_t dim, size = 1, *sizes, *strides;
-    int32_t dtype, device, layout;
+    int32_t dtype;
+    void* data = nullptr;
     uintptr_t begin = 0, end = 0;  // its memory
-    bool readable;                 // strided, on the CPU, and all of it inside its storage
+    bool readable;  // strided, on the CPU, and all of it inside its storage, which is not freed or fake
 
     explicit View(const Tensor& t) {
         const auto h = t.get();
+        int32_t device, layout;
         readable = !aoti_torch_get_device_type(h, &device) && device == aoti_torch_device_type_cpu() &&
                    !aoti_torch_get_layout(h, &layout) && layout == aoti_torch_layout_strided() &&
                    !aoti_torch_get_dim(h, &dim) && !aoti_torch_get_sizes(h, &sizes) &&
@@ -142,14 +141,11 @@ struct View {  // what the checks need to know of a tensor
         int64_t extent = 1, bytes, offset;  // extent: elements from the first to the last, both included
         for (int64_t d = 0; d < dim; ++d) size *= sizes[d], extent += (sizes[d] - 1) * strides[d];
         if (size == 0) return;
-        void* data = nullptr;  // a freed or a fake storage has none
         const int64_t item = aoti_torch_dtype_element_size(dtype);
         readable = !aoti_torch_get_storage_size(h, &bytes) && !aoti_torch_get_storage_offset(h, &offset) &&
                    (offset + extent) * item <= bytes && !aoti_torch_get_data_ptr(h, &data) && data;
         if (readable) begin = reinterpret_cast<uintptr_t>(data), end = begin + extent * item;
     }
-
-    template <typename T> T* data() const { return reinterpret_cast<T*>(begin); }
 
     bool is_dense() const {  // every element has an address of its own, with no gaps between them
         std::vector<std::pair<int64_t, int64_t>> order;
@@ -174,7 +170,6 @@ struct View {  // what the checks need to know of a tensor
 
 struct Span { uintptr_t begin, end; bool written; };
 
-// Whether memory that is written belongs to two tensors: then the order of the updates matters.
 bool overlap(std::vector<Span>& spans) {
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     uintptr_t end = 0, end_of_written = 0;
@@ -186,7 +181,8 @@ bool overlap(std::vector<Span>& spans) {
     return false;
 }
 
-// Append a row for each parameter that fits; return the indices of the others: all, if they share memory.
+// Append a row for each parameter that fits; return the indices of the others. All, if memory that is written
+// belongs to two tensors: then the order of the updates matters.
 std::vector<int64_t> check(const Tensors& xs, const Tensors& gs, const Tensors& x0s, const Tensors& ss,
                            const Tensors& steps, std::vector<Row>& rows) {
     const size_t count = xs.size();
@@ -202,8 +198,7 @@ std::vector<int64_t> check(const Tensors& xs, const Tensors& gs, const Tensors& 
         const bool fits = g.is_like(x) && x0.is_like(x) && s.is_like(x) && x.is_dense() && step.readable &&
                           step.size == 1 && step.dtype == F32;
         const auto kernel = fits ? kernel_for(x.dtype, g.dtype, x0.dtype, s.dtype) : nullptr;
-        if (kernel) rows.push_back({x.data<void>(), g.data<void>(), x0.data<void>(), s.data<void>(),
-                                    step.data<float>(), x.size, kernel});
+        if (kernel) rows.push_back({x.data, g.data, x0.data, s.data, static_cast<float*>(step.data), x.size, kernel});
         else misfits.push_back(i);
     }
     if (overlap(spans)) {
@@ -221,7 +216,6 @@ std::vector<int64_t> misfits(Tensors x, Tensors g, Tensors x0, Tensors s, Tensor
 }
 
 constexpr int64_t GRAIN = 1 << 15;  // elements below which one thread is faster than two
-constexpr int64_t BLOCK = 64;       // elements: threads share no cache line of an aligned tensor
 
 void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vector<double> lambdas,
           std::vector<double> betas, std::vector<double> ks, double c, double weight_decay, bool maximize) {
@@ -238,7 +232,7 @@ void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vecto
         *row.step += 1;
         total += row.size;
     }
-    // Elements begin to end of all tensors in a row.
+    // Update the elements from begin to end, counted over all tensors.
     auto work = [&rows](int64_t begin, int64_t end) {
         for (const Row& row : rows) {
             if (end <= 0) break;
@@ -248,7 +242,7 @@ void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vecto
     };
     const int64_t threads = total > GRAIN ? torch::stable::get_num_threads() : 1;
     if (threads == 1) return work(0, total);
-    const int64_t share = (total / threads / BLOCK + 1) * BLOCK;  // as many elements for each thread
+    const int64_t share = (total / threads / 64 + 1) * 64;  // elements per thread, in whole cache lines
     torch::stable::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
         work(first * share, std::min(last * share, total));
     });
@@ -258,8 +252,8 @@ void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vecto
 
 STABLE_TORCH_LIBRARY(dualavg, m) {
     m.def("misfits(Tensor[] x, Tensor[] g, Tensor[] x0, Tensor[] s, Tensor[] steps) -> int[]");
-    m.def("step_(Tensor(a!)[] x, Tensor[] g, Tensor[] x0, Tensor(b!)[] s, Tensor(c!)[] steps, float[] lambdas, float[] betas, float[] ks, "
-          "float c, float weight_decay, bool maximize) -> ()");
+    m.def("step_(Tensor(a!)[] x, Tensor[] g, Tensor[] x0, Tensor(b!)[] s, Tensor(c!)[] steps, float[] lambdas, "
+          "float[] betas, float[] ks, float c, float weight_decay, bool maximize) -> ()");
 }
 
 // For every kind of tensor, so that the answer is about the tensors given, not about what they wrap.
