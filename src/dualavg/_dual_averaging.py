@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from dualavg._anchored import AnchoredOptimizer
-from dualavg._checks import Group
-from dualavg._kernels import Scalar, as_real, like
-from dualavg._mda import square_roots
+from dualavg._base import AnchoredOptimizer
+from dualavg._scalars import Scalar, Weights, square_roots
+from dualavg._update import as_real, like
+from dualavg._validation import Group
+
+_CHOICES = {"weighting": ("constant", "sqrt"), "scaling": ("sqrt", "nesterov")}
 
 
 class DualAveraging(AnchoredOptimizer):
-    r"""Stochastic dual averaging, with each step of the way to MDA as one setting.
+    r"""Stochastic dual averaging; each step of the ablation from it to MDA is one setting.
 
     From the anchor $x_0$, the parameter's value before its first step, with $s_{-1} = 0$:
 
@@ -38,13 +40,13 @@ class DualAveraging(AnchoredOptimizer):
         scaling: $\beta_k = \sqrt{k+1}$ ("sqrt"), or $\beta_{k+1} = \beta_k + 1/\beta_k$ from
             $\beta_0 = 1$ ("nesterov").
         weight_decay: L2 penalty.
-        average: keep the averaged iterate, at the price of one more buffer a parameter.
-        couple_momentum: as in `MDA`; nothing to couple without momentum.
-        maximize: follow the gradient up, not down.
-        foreach: multi-tensor kernels. None takes them where `torch.optim` would.
+        average: keep the averaged iterate, in one more buffer per parameter.
+        couple_momentum: as in `MDA`; no effect without momentum.
+        maximize: maximize the objective instead of minimizing it.
+        foreach: multi-tensor kernel. None uses it where `torch.optim` would.
         fused: one pass over memory, as in `MDA`.
         capturable: keep the step count on the parameter's device, for CUDA graphs.
-        differentiable: let autograd see the step.
+        differentiable: let autograd record the step.
 
     Examples:
         >>> import torch
@@ -58,8 +60,8 @@ class DualAveraging(AnchoredOptimizer):
         True
 
     Departures from the paper:
-        The paper's closed form of the update drops x0; ours does not. With `weighting="constant"` the weight
-        of a gradient is lr, not 1, so that a schedule acts on it.
+        The paper's closed form of the update omits x0; ours does not. With `weighting="constant"` the weight
+        of a gradient is lr, not 1, so that a schedule has an effect.
 
     References:
         Jelassi and Defazio, "Dual Averaging is Surprisingly Effective for Deep Learning Optimization",
@@ -104,28 +106,21 @@ class DualAveraging(AnchoredOptimizer):
             },
         )
 
-    def _check_group(self, group: Group) -> None:
-        super()._check_group(group)
-        for setting, choices in {
-            "weighting": ("constant", "sqrt"),
-            "scaling": ("sqrt", "nesterov"),
-        }.items():
+    def _validate_settings(self, group: Group) -> None:
+        super()._validate_settings(group)
+        for setting, choices in _CHOICES.items():
             if group[setting] not in choices:
                 raise ValueError(f"{setting} must be one of {choices}, got {group[setting]!r}.")
 
     def _state_keys(self, group: Group) -> set[str]:
-        keys = super()._state_keys(group)
-        if group["scaling"] == "nesterov":
-            keys.add("beta")
-        if group["average"]:
-            keys.add("average")
-        return keys
+        kept = {"beta": group["scaling"] == "nesterov", "average": group["average"]}
+        return super()._state_keys(group) | {key for key, is_kept in kept.items() if is_kept}
 
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         state = super()._new_state(p, group)
         if group["scaling"] == "nesterov":
-            # In double where there is one: every beta is made from the one before. One element, not 0-dim:
-            # see _numbers.new_peak.
+            # In float64 if the device has it: each beta is computed from the previous one. Not 0-dim: see
+            # _scalars.new_peak.
             device = state["step"].device
             dtype = torch.float32 if device.type == "mps" else torch.float64
             state["beta"] = torch.ones(1, dtype=dtype, device=device)
@@ -134,25 +129,23 @@ class DualAveraging(AnchoredOptimizer):
         return state
 
     def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
-        # (k+1) avg_k = k avg_{k-1} + x_k: the mean of the points at which gradients were taken
         if not averages:
             return
+        # (k+1) avg_k = k avg_{k-1} + x_k: the mean of the points at which gradients were computed
         with torch.no_grad():
-            for param, total, k in zip(params, averages, ks, strict=True):
-                x, average = as_real(param), as_real(total)
+            for p, mean, k in zip(params, averages, ks, strict=True):
+                x, average = as_real(p), as_real(mean)
                 average.lerp_(x.to(average.dtype), like(1 / k, average))
 
-    def _weights(
-        self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]
-    ) -> tuple[list[Scalar], list[Scalar]]:
+    def _weights(self, group: Group, lr: Scalar, ks: list[Scalar], betas: list[Tensor]) -> Weights:
         roots = square_roots(ks)
         # lambda_k = eta_k or eta_k sqrt(k+1)
         lambdas = [lr * root for root in roots] if group["weighting"] == "sqrt" else [lr] * len(ks)
         if group["scaling"] == "sqrt":
             return lambdas, roots
         # beta_{k+1} = beta_k + 1 / beta_k, beta_0 = 1
-        traced = isinstance(ks[0], Tensor)
-        scales: list[Scalar] = [beta.squeeze().clone() if traced else beta.item() for beta in betas]
+        tensors = isinstance(ks[0], Tensor)
+        scales: list[Scalar] = [beta.squeeze().clone() if tensors else beta.item() for beta in betas]
         for beta in betas:
             beta.add_(1 / beta)
         return lambdas, scales
@@ -160,34 +153,33 @@ class DualAveraging(AnchoredOptimizer):
     def _check_ready(self) -> None:
         if self._swapped_in:
             raise RuntimeError(
-                "Inside use_averaged_parameters() the model is not where training is: leave it first."
+                "Inside use_averaged_parameters() the model holds the averages: leave the block first."
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        self._check_ready()  # a copy would take the averages for the parameters
+        self._check_ready()  # a copy would save the averages as the parameters
         return super().__getstate__()
 
     @torch.no_grad()
     def averaged_parameters(self) -> list[Tensor]:
-        """Algorithm 1's result for each parameter: the mean of x_0, ..., x_k, where gradients were taken.
+        """Return Algorithm 1's result for each parameter: the mean of x_0, ..., x_k.
 
-        In the order and the dtype of the parameters; copies, so that nothing done to them reaches the
-        optimizer. A parameter that has not taken a step yet is its own average.
+        Copies, in the parameters' order and dtype. Before its first step, a parameter is its own average.
         """
         averages = []
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state.get(p, {})
                 if state and "average" not in state:
-                    raise RuntimeError("No average is kept: make DualAveraging with average=True.")
+                    raise RuntimeError("No average is kept: create DualAveraging with average=True.")
                 averages.append(state.get("average", p).to(p.dtype, copy=True))
         return averages
 
     @contextmanager
     def use_averaged_parameters(self) -> Iterator[None]:
-        """Let the model hold the averaged parameters for a while; afterwards it is as it was, bit for bit.
+        """Put the averaged parameters into the model; on exit, restore the parameters bit for bit.
 
-        Also when the block raises. A step, a reset, a copy or a second swap inside is refused.
+        Also if the block raises. Inside it, a step, a reset, a copy or a second swap raises RuntimeError.
 
         Examples:
             >>> import torch
@@ -205,13 +197,13 @@ class DualAveraging(AnchoredOptimizer):
         self._check_ready()
         averages = self.averaged_parameters()
         params = [p for group in self.param_groups for p in group["params"]]
-        live = [p.detach().clone() for p in params]
+        originals = [p.detach().clone() for p in params]
         self._swapped_in = True
         try:
             _copy(averages, params)
             yield
         finally:
-            _copy(live, params)
+            _copy(originals, params)
             self._swapped_in = False
 
 

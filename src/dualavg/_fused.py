@@ -1,261 +1,197 @@
-"""The update in one pass over memory: a small C++ kernel on CPUs, what torch.compile generates elsewhere.
+"""The fused operator: one pass over memory on CPUs, compiled at the first step with the user's compiler.
 
-A step of MDA reads g, x, x0 and s and writes x and s: 24 bytes a float32 parameter, and memory is the limit.
-The for-loop goes over memory three times. The C++ file beside this one does the same operations in the same
-order in one pass.
+A step reads g, x, x_0 and s and writes x and s: 24 bytes per float32 parameter, and memory is the limit. The
+for-loop makes three passes. `csrc/mda.cpp` does the same operations in the same order in one pass, as the
+torch operator `dualavg::step_`. The built library is cached. Its name contains hashes of all it depends on
+and of its own content, so that a file that is cut short is built again.
 """
 
-import ctypes
 import functools
-import math
-import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from dualavg._compiler import library, say_once
+# The columns x, g, x_0, s, step, lambda_k, beta_k and k + 1, with one row per parameter.
+Rows: TypeAlias = tuple[list[Any], ...]
 
-_KINDS = {  # dtypes of parameter, gradient, anchor and sum, by the number that the kernel has for them
-    (torch.float32, torch.float32, torch.float32, torch.float32): 0,
-    (torch.float32, torch.float32, torch.bfloat16, torch.float32): 1,
-    (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.float32): 2,
-    (torch.float64, torch.float64, torch.float64, torch.float64): 3,
-}
-
-
-# A tensor of the list, as the kernel has it: x, g, x0, s, step, how many,
-# decayed (NaN: nothing is), lambda, pull, k + 1.
-_ROW = struct.Struct("5Pq4d")
-KEPT = {"step", "x0", "s"}  # the state of a parameter whose step can be prepared
-_MOST_COMPILED = 64  # lists of other shapes or settings that are compiled, one after the other, in a process
-PLAIN = {Tensor, torch.nn.Parameter}  # a subclass may keep its numbers elsewhere, or nowhere
+_SOURCE = Path(__file__).parent / "csrc" / "mda.cpp"
+_TORCH = Path(torch.__file__).parent
+_PLAIN = {Tensor, torch.nn.Parameter}
+_FLAGS = ("-O3", "-march=native", "-fPIC", "-std=c++17", "-ffp-contract=off")
 
 
-class Prepared:
-    """A group's step, looked at and found in order, but not yet taken.
+def is_available(device: torch.device) -> bool:
+    """Whether the fused operator can be used on a device; warn once if not."""
+    if device.type == "cpu":
+        return _operator() is not None
+    advice = "use torch.compile(optimizer.step) for one pass over memory"
+    _warn_once(f"there is no fused operator for {device.type}; {advice}")
+    return False
 
-    The kernel does the looking: for a small network, asking tensors for their shapes, dtypes, strides and
-    addresses from Python takes several times as long as the step.
+
+def is_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether none is of a subclass, such as DTensor, whose elements may lie elsewhere."""
+    return _PLAIN.issuperset(map(type, tensors))
+
+
+def step(rows: Rows, *, c: float, weight_decay: float, maximize: bool) -> Rows:
+    """Advance the parameters that fit the operator; return the rows of the others, or nothing.
+
+    Only the operator decides what fits, and it raises before it changes anything.
     """
-
-    __slots__ = ("grads", "kept", "kind", "ks", "params", "rows")
-
-    def __init__(
-        self,
-        params: list[Tensor],
-        grads: list[Tensor],
-        kept: list[Tensor],
-        rows: Any,
-        ks: list[Any],
-        kind: int,
-    ) -> None:
-        self.params, self.grads, self.kept = params, grads, kept  # so that they stay alive
-        self.rows, self.kind = rows, kind
-        self.ks = ks  # k + 1 of each, or once if it is the same for all
-
-    def take(
-        self, lambdas: list[Any], betas: list[Any], *, c: Any, weight_decay: float, maximize: bool
-    ) -> None:
-        """Count the step and advance every parameter."""
-        count, one = len(self.grads), len(self.ks) == 1
-        how = (c, weight_decay, bool(maximize), torch.get_num_threads(), self.kind, one)
-        numbers = _doubles(len(how) + 2 * len(self.ks)).pack(*how, *lambdas, *betas)
-        increment_version(self.params)  # now, while what the kernel sweeps from the caches is still there
-        library().dualavg_step(self.rows, count, numbers)
-
-
-def prepare(params: list[Tensor], states: Any) -> Prepared | None:
-    """Look at all that a step needs; None if any of it is out of the ordinary."""
-    kernel = library()
-    if kernel is None or torch._C._len_torch_function_stack():  # a mode may answer for the tensors
-        return None
-    grads: list[Tensor] = []
-    kept: list[Tensor] = []
-    room = len(params)
-    rows = ctypes.create_string_buffer(_ROW.size * room + _doubles(1).size)
+    params, grads, x0s, sums, steps, *_ = rows
+    if (
+        not is_plain(chain(params, grads)) or torch.is_inference_mode_enabled()
+    ):  # where versions are not counted
+        return rows
     try:
-        kind = kernel.dualavg_prepare(params, room, states, grads, kept, rows)
-    except (AttributeError, KeyError, TypeError, SystemError):  # parameters or state of another kind
-        return None
-    if kind < 0:
-        return None
-    count = len(grads)
-    (k,) = _doubles(1).unpack_from(rows, _ROW.size * count)
-    ks = [k]
-    if math.isnan(k):  # there are several, or none
-        ks = [row[-1] for row in _ROW.iter_unpack(rows.raw[: _ROW.size * count])]
-    moving = params if count == len(params) else [p for p in params if p.grad is not None]
-    return Prepared(moving, grads, kept, rows, ks, kind)
+        increment_version(chain(params, sums, steps))  # torch does not do it for operators of the stable ABI
+        _operator().step_(*rows, c, weight_decay, maximize)
+    except RuntimeError:
+        misfits = _misfits(params, grads, x0s, sums, steps)
+        fits = [i for i in range(len(params)) if i not in misfits]
+        if fits:
+            _operator().step_(*_select(rows, fits), c, weight_decay, maximize)
+        return _select(rows, misfits)
+    return ()
 
 
-@functools.cache
-def _doubles(count: int) -> struct.Struct:
-    return struct.Struct(f"{count}d")
-
-
-def update(
-    params: list[Tensor],
-    grads: list[Tensor],
-    x0s: list[Tensor],
-    sums: list[Tensor],
-    lambdas: Sequence[Any],
-    betas: Sequence[Any],
-    ks: Sequence[Any],
-    *,
-    c: Any,
-    weight_decay: float,
-    maximize: bool,
-) -> list[int]:
-    """Advance what the kernel can take, and return the indices of the rest.
-
-    It takes dense real tensors on the CPU, of the dtypes above, whose elements lie in the same order.
-    """
-    kernel = library()
-    if kernel is None:
-        return list(range(len(params)))
-    c, threads = float(c), torch.get_num_threads()
-    found: dict[int, list[tuple[Tensor, tuple[Any, ...]]]] = {}
-    rest, moved = [], []
-    rows = zip(params, grads, x0s, sums, lambdas, betas, ks, strict=True)
-    for i, (x, g, x0, s, lam, beta, k) in enumerate(rows):
-        kind = _KINDS.get((x.dtype, g.dtype, x0.dtype, s.dtype))
-        plain = x.is_contiguous() and x0.is_contiguous() and s.is_contiguous()
-        if kind is None or not _in_order(x, g, x0, s) or not (plain or lie_alike(x, x0, s)):
-            rest.append(i)
-            continue
-        decayed = lam * weight_decay if weight_decay != 0 else math.nan
-        numbers = (x.numel(), decayed, -lam if maximize else lam, -(c / beta), k)
-        row = (x.data_ptr(), g.data_ptr(), x0.data_ptr(), s.data_ptr(), 0, *numbers)
-        if not (g.is_contiguous() if plain else g.stride() == x.stride()):
-            # One such gradient is copied at a time, which takes the memory of one.
-            alike = torch.empty_like(x, memory_format=torch.preserve_format).copy_(g)
-            kernel.dualavg_update(_rows(1).pack(row[0], alike.data_ptr(), *row[2:]), 1, c, threads, kind)
-        else:
-            found.setdefault(kind, []).append((g, row))
-        moved.append(x)
-    increment_version(moved)
-    for kind, mine in found.items():
-        packed = _rows(len(mine)).pack(*(number for _, row in mine for number in row))
-        if kernel.dualavg_are_apart(packed, len(mine), kind):
-            kernel.dualavg_update(packed, len(mine), c, threads, kind)
-            continue
-        for g, row in mine:  # one after the other, as the for-loop would, the whole gradient before all else
-            once = _rows(1).pack(*row)
-            if not kernel.dualavg_are_apart(once, 1, kind):
-                g = g.clone(memory_format=torch.preserve_format)  # noqa: PLW2901
-                once = _rows(1).pack(row[0], g.data_ptr(), *row[2:])
-            kernel.dualavg_update(once, 1, c, threads, kind)
-    return rest
-
-
-@functools.cache
-def _rows(count: int) -> struct.Struct:
-    return struct.Struct(_ROW.format * count)
-
-
-def _in_order(x: Tensor, *others: Tensor) -> bool:
-    """Whether all are what they seem: on the CPU, of one shape, numbers in memory to be read as they are."""
-    return all(
-        type(t) in PLAIN and t.is_cpu and t.shape == x.shape and not t.is_neg() and _is_there(t)
-        for t in (x, *others)
-    )
-
-
-def _is_there(t: Tensor) -> bool:
-    """Whether all of a tensor lies in its storage, which may have been freed, shrunk or never made."""
-    if not t.numel():
-        return True
-    end = t.storage_offset() + _extent(t)
-    return bool(t.data_ptr()) and end * t.itemsize <= t.untyped_storage().nbytes()
-
-
-def _extent(t: Tensor) -> int:
-    """How many elements lie between a tensor's first and its last, with both."""
-    return 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-
-
-def lie_apart(written: list[Tensor], read: list[Tensor]) -> bool:
-    """Whether nothing that is written can lie in the memory of anything else of one group's step.
-
-    One parameter alone is looked at when its turn comes.
-    """
-    if len(read) < 2:
-        return True
-    plain = [
-        (t, among is written)
-        for among in (written, read)
-        for t in among
-        if type(t) in PLAIN and t.layout is torch.strided and t.numel()
-    ]
-    if len({t.untyped_storage().data_ptr() for t, _ in plain}) == len(plain):
-        return True
-    starts = [(t.data_ptr(), t, is_written) for t, is_written in plain]
-    spans = sorted((start, start + _extent(t) * t.itemsize, known) for start, t, known in starts if start)
-    end = end_of_written = 0
-    for start, stop, is_written in spans:
-        if start < (end if is_written else end_of_written):
-            return False
-        end = max(end, stop)
-        if is_written:
-            end_of_written = max(end_of_written, stop)
-    return True
-
-
-def lie_alike(x: Tensor, *others: Tensor) -> bool:
-    """Whether the elements of all lie in one block without gaps, in the same order."""
-    expected, strides = 1, x.stride()
-    for stride, size in sorted(zip(strides, x.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return x.numel() == 0
-        expected *= size
-    return all(other.stride() == strides for other in others)
-
-
-def update_compiled(
-    for_loop: Callable[..., None],
-    params: list[Tensor],
-    grads: list[Tensor],
-    x0s: list[Tensor],
-    sums: list[Tensor],
-    lambdas: Sequence[Any],
-    betas: Sequence[Any],
-    ks: Sequence[Any],
-    *,
-    c: Any,
-    weight_decay: float,
-    maximize: bool,
-) -> list[int]:
-    """Do the same by torch.compile, from the for-loop's own text, for devices that it generates code for.
-
-    Numbers are handed over as tensors, so that a moving lr compiles nothing anew.
-    """
-    device, n = params[0].device, len(params)
-    numbers = [*lambdas, *betas, *ks, c]
-    if not any(isinstance(number, Tensor) for number in numbers):
-        dtype = torch.float32 if device.type in ("mps", "xpu") else torch.float64
-        numbers = list(torch.tensor(numbers, dtype=dtype, device=device).unbind())
-    how = {"weight_decay": weight_decay, "maximize": maximize, "differentiable": False}
-    parts = [numbers[i * n : (i + 1) * n] for i in range(3)]
+def _misfits(*lists: list[Tensor]) -> list[int]:
+    """Return the indices of the parameters that do not fit: all, if torch refuses the operator as such."""
+    every = list(range(len(lists[0])))
     try:
-        with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED):
-            _compiled(for_loop)(params, grads, x0s, sums, *parts, c=numbers[-1], **how)
-    except _refusals() as error:  # raised before anything is changed
-        reason = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
-        say_once(f"torch.compile cannot generate it for {device.type} ({reason.rstrip('.')})")
-        return list(range(n))
-    return []
+        return _operator().misfits(*lists) or every
+    except RuntimeError:  # inside of torch.vmap or torch.func.functionalize
+        return every
+
+
+def _select(rows: Rows, indices: list[int]) -> Rows:
+    return tuple([column[i] for i in indices] for column in rows)
 
 
 @functools.cache
-def _refusals() -> tuple[type[Exception], ...]:
-    """What torch.compile raises where it has no code for something, or has compiled enough."""
-    errors = torch._dynamo.exc
-    return errors.TorchDynamoException, errors.FailOnRecompileLimitHit
+def _operator() -> Any:
+    """Load the operator, building it if needed; None, after one warning, if that fails."""
+    if hasattr(torch.ops.dualavg, "step_"):  # to register an operator twice would end the process
+        return torch.ops.dualavg
+    path = None
+    try:
+        path = _build()
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    except (OSError, subprocess.SubprocessError) as error:
+        if path:
+            path.unlink(missing_ok=True)  # or the next process would try it again
+        _warn_once(f"its operator cannot be built: {' '.join(str(error).split())[:300].rstrip('.')}")
+        return None
+    # For torch.compile and FakeTensor: the operator changes its arguments and returns nothing.
+    torch.library.register_fake("dualavg::step_", lambda *_: None)
+    return torch.ops.dualavg
 
 
 @functools.cache
-def _compiled(for_loop: Callable[..., None]) -> Any:
-    return torch.compile(for_loop, fullgraph=True, dynamic=False)
+def _warn_once(reason: str) -> None:
+    """Warn that fused=True falls back, at the caller's line outside of dualavg and torch."""
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("dualavg", "torch"):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(f"MDA(fused=True) runs its multi-tensor kernel: {reason}.", stacklevel=depth)
+
+
+def _build() -> Path:
+    """Return the path of the built library, from the cache if an intact one is there."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
+        raise OSError(f"it needs torch 2.10 or later, and this is {torch.__version__}")
+    parts = [*_FLAGS, _processor(), torch.__version__, _SOURCE.read_text()]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    cache = _cache_folder()
+    _check_owner(cache)
+    for found in cache.glob(f"fused-{key}-*.so"):
+        if found.stem.endswith(_digest(found)):
+            return found
+        found.unlink(missing_ok=True)  # cut short or damaged: loading it could end the process
+    compiler = find_compiler()
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            fresh = Path(folder) / "fused.so"
+            include, lib = _TORCH / "include", _TORCH / "lib"
+            compile_library(compiler, _SOURCE, fresh, f"-I{include}", f"-L{lib}", "-ltorch_cpu")
+            target = cache / f"fused-{key}-{_digest(fresh)}.so"
+            fresh.replace(target)  # atomic: other processes may build it at the same time
+    except OSError as error:
+        raise OSError(f"{error}: set DUALAVG_CACHE to a folder that you can write to") from error
+    return target
+
+
+def _check_owner(folder: Path) -> None:
+    """Refuse a folder that others can write to: a library put there would be loaded."""
+    if not folder.exists() or not hasattr(os, "getuid"):
+        return
+    status = folder.stat()
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"others can write to its cache {folder}: set DUALAVG_CACHE to a folder of your own")
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def find_compiler() -> list[str]:
+    """Return the command of a C++ compiler: CXX with its arguments, or the first one on the path."""
+    try:
+        if command := shlex.split(os.environ.get("CXX", "")):
+            return command
+    except ValueError as error:
+        raise OSError(f"CXX is not a valid command ({error})") from None
+    for name in ("c++", "g++", "clang++"):
+        if path := shutil.which(name):
+            return [path]
+    raise OSError("there is no C++ compiler (c++, g++ or clang++) on the path, and CXX is not set")
+
+
+def compile_library(compiler: list[str], source: Path, target: Path, *flags: str) -> None:
+    """Compile one source file to a shared library."""
+    name = f"the compiler {shlex.join(compiler)}"
+    command = [*compiler, *_FLAGS, "-shared", str(source), "-o", str(target), *flags]
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own compiler
+            command, capture_output=True, text=True, errors="replace", timeout=300, check=False
+        )
+    except OSError as error:
+        raise subprocess.SubprocessError(f"{name} cannot be run ({error.strerror})") from error
+    if done.returncode != 0:
+        raise subprocess.SubprocessError(done.stderr.strip() or f"{name} exits with {done.returncode}")
+    if not target.exists():
+        raise subprocess.SubprocessError(f"{name} writes no library")
+
+
+def _cache_folder() -> Path:
+    """Return the cache: DUALAVG_CACHE, or `dualavg` in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "dualavg")
+    try:
+        return Path(os.environ.get("DUALAVG_CACHE") or default).expanduser()
+    except RuntimeError as error:
+        raise OSError(f"there is no cache folder ({error}): set DUALAVG_CACHE") from None
+
+
+def _processor() -> str:
+    """Describe what -march=native depends on: machines of several kinds may share a home folder."""
+    cpuinfo = Path("/proc/cpuinfo")  # of Linux
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.system()} {platform.machine()} {platform.processor()} {features}"

@@ -1,6 +1,5 @@
 """Modernized Dual Averaging (Algorithm 2 of Jelassi and Defazio)."""
 
-import math
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -8,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from dualavg._anchored import AnchoredOptimizer
-from dualavg._checks import Group, check_settings
-from dualavg._kernels import Scalar
+from dualavg._base import AnchoredOptimizer
+from dualavg._scalars import Scalar, Weights, square_roots
+from dualavg._validation import Group, validate_settings
 from dualavg.theory import mda_lr
 
 
@@ -32,23 +31,21 @@ class MDA(AnchoredOptimizer):
 
     Args:
         params: parameters, named parameters, or dicts that define groups.
-        lr: step size $\eta$, a float or a one-element tensor. Much larger than SGD's or Adam's: start at
-            `lr_sgd / (1 - momentum)`, which is 1.0 for SGD's usual 0.1 with momentum 0.9; up to 15 in
-            language tasks. A value like Adam's 1e-3 is legal, but far too small for most networks.
+        lr: step size $\eta$, a float or a one-element tensor. Start at `lr_sgd / (1 - momentum)`: 1.0 for
+            SGD's usual 0.1 with momentum 0.9; up to 15 in language tasks. Adam's 1e-3 is far too small.
         momentum: as in SGD: 0.9 keeps nine tenths of the old iterate, so $c = 0.1$.
-        weight_decay: L2 penalty. Often lower than SGD's or Adam's is best; zero is worth a try.
+        weight_decay: L2 penalty. A lower value than for SGD or Adam is often best; try zero too.
         couple_momentum: raise $c$ in proportion as the step size is lowered,
             $c_{k+1} = \min(1, c \cdot \text{peak lr} / \eta_k)$, where `peak_lr` is the largest step size
             the group has seen: a warm-up leaves $c$ alone, a decay ends without momentum.
-        maximize: follow the gradient up, not down.
-        foreach: multi-tensor kernels. None takes them where `torch.optim` would.
-        fused: one pass over memory: on CPUs by a C++ kernel, built in a second at the first step and kept in
-            the user's cache; elsewhere by torch.compile. Without a compiler, a warning and `foreach`. None
-            takes the fastest path that needs no compilation.
-        anchor_dtype: `torch.bfloat16` keeps `x0` in two bytes: float32 parameters are rounded to bfloat16 at
-            their first step, which changes where training starts, so that the anchor is exact.
+        maximize: maximize the objective instead of minimizing it.
+        foreach: multi-tensor kernel. None uses it where `torch.optim` would.
+        fused: one pass over memory on CPUs, by a C++ operator that is compiled at the first step and cached.
+            On other devices or without a compiler: a warning, and the multi-tensor kernel.
+        anchor_dtype: `torch.bfloat16` keeps `x0` in two bytes. To make that exact, float32 parameters are
+            rounded to bfloat16 before their first step, which changes the starting point.
         capturable: keep the step count on the parameter's device, for CUDA graphs.
-        differentiable: let autograd see the step. `x0` stays part of the graph then.
+        differentiable: let autograd record the step; `x0` is part of the graph then.
 
     Examples:
         >>> import torch
@@ -64,11 +61,11 @@ class MDA(AnchoredOptimizer):
         True
 
     Departures from the paper:
-        Steps count from k = 0 per parameter, not per run: one that gets its first gradient late starts its
-        own k and x0 then. For parameters in half precision, `s` and the arithmetic are float32 and the
-        parameter is rounded once a step, up and down in turns, so that no step is too small to count: see
-        the page "Half precision" of the documentation. The paper's text drops x0 in places; the algorithm
-        does not, nor do we: see the page "The algorithm".
+        Steps count from k = 0 per parameter, not per run: a parameter whose first gradient comes late starts
+        its own k and x0 then. For parameters in half precision, `s` and the arithmetic are float32, and the
+        parameter is rounded once per step by dithered rounding: see the page "Half precision" of the
+        documentation. The paper's text omits x0 in places, its algorithm does not: see the page "The
+        algorithm".
 
     References:
         Jelassi and Defazio, "Dual Averaging is Surprisingly Effective for Deep Learning Optimization",
@@ -121,7 +118,7 @@ class MDA(AnchoredOptimizer):
             params: as for SGD; a group's own `lr` and `momentum` are converted too.
             lr: SGD's step size.
             momentum: SGD's momentum.
-            weight_decay: SGD's weight decay, taken as it is; the paper finds that less is often better.
+            weight_decay: SGD's weight decay, unchanged; the paper finds that less is often better.
             **settings: any other setting of MDA.
 
         Examples:
@@ -132,30 +129,17 @@ class MDA(AnchoredOptimizer):
             0.2
         """
         sgd = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        own: Group = {"foreach": None, "fused": None, "differentiable": False}
-        check_settings({**own, **sgd})
+        others: Group = {"foreach": None, "fused": None, "differentiable": False}
+        validate_settings({**others, **sgd})
         groups = [params] if isinstance(params, Tensor) else list(cast(Iterable[Any], params))
         for i, group in enumerate(groups):
             if isinstance(group, dict):
-                check_settings({**own, **sgd, **group})
-                own_lr = mda_lr(group.get("lr", lr), group.get("momentum", momentum))
-                groups[i] = {**group, "lr": own_lr}
+                validate_settings({**others, **sgd, **group})
+                converted = mda_lr(group.get("lr", lr), group.get("momentum", momentum))
+                groups[i] = {**group, "lr": converted}
         return cls(groups, mda_lr(lr, momentum), momentum, weight_decay, **settings)
 
-    def _weights(
-        self,
-        group: Group,  # noqa: ARG002
-        lr: Scalar,
-        ks: list[Scalar],
-        betas: list[Tensor],  # noqa: ARG002
-    ) -> tuple[list[Scalar], list[Scalar]]:
+    def _weights(self, _group: Group, lr: Scalar, ks: list[Scalar], _betas: list[Tensor]) -> Weights:
         # beta_k = sqrt(k+1), lambda_k = eta_k sqrt(k+1)
         roots = square_roots(ks)
         return [lr * root for root in roots], roots
-
-
-def square_roots(ks: list[Scalar]) -> list[Scalar]:
-    """sqrt(k+1) for each parameter, given k + 1."""
-    if isinstance(ks[0], Tensor):
-        return [k.sqrt() for k in ks]  # type: ignore[union-attr]
-    return list(map(math.sqrt, ks))

@@ -1,4 +1,4 @@
-"""CASES x properties: what every optimizer of the family must do, on every path it can take."""
+"""CASES x properties: what every optimizer of the family must do, with every kernel."""
 
 import copy
 import io
@@ -22,13 +22,48 @@ from torch import Tensor
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 TOLERANCE = {"rtol": 0.0, "atol": 1e-12}
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def two_groups(case: Case, dtype: torch.dtype = torch.float64, **more: Any) -> torch.optim.Optimizer:
+def two_groups(case: Case, dtype: torch.dtype = torch.float64, **changes: Any) -> torch.optim.Optimizer:
     """Two groups of different settings, with parameters of 0, 1, 2 and 4 dimensions."""
     a, b, c, d = parameters((), (7,), (5, 3), (2, 3, 4, 5), dtype=dtype)
     other = {"lr": torch.tensor(0.5, dtype=torch.float64) if "tensor_lr" in case.settings else 0.5}
-    return case.make([{"params": [a, b]}, {"params": [c, d], "momentum": 0.7, **other}], **more)
+    return case.make([{"params": [a, b]}, {"params": [c, d], "momentum": 0.7, **other}], **changes)
+
+
+@every_case
+def test_equals_the_reference_at_every_step_in_float32(case: Case) -> None:
+    """Within the rounding of float32: both get the same gradients, so that only the step's own errors count.
+
+    A step rounds s at most four times (decay, gradient, and their weights), relative to the largest s so far.
+    These errors add up over the steps, and x follows s / beta_k. A step rounds x at most four times too. Such
+    an error decays by 1 - c per step, which adds up to 1 / c <= 10 of them.
+    """
+    optimizer = two_groups(case, torch.float32)
+    references = {p: ReferenceGroup(case, p) for p in all_params(optimizer)}
+    eps = torch.finfo(torch.float32).eps
+    largest = dict.fromkeys(references, (0.0, 0.0, 0.0))  # |s|, (k+1) |s| / beta, |x| or |z| so far
+
+    def shared_gradient(p: Tensor, k: int) -> Tensor:
+        return gradient(references[p].reference.x[k].float(), k)
+
+    def feed_the_references(_: int) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                references[p].step(p.grad, group)
+
+    for k in range(100):
+        train(optimizer, range(k, k + 1), gradient=shared_gradient, before_step=feed_the_references)
+        for p in all_params(optimizer):
+            reference = references[p].reference
+            s, z, x = (t[-1].abs().max().item() for t in (reference.s, reference.z, reference.x))
+            sizes = s, (k + 1) * s / reference.beta[k], max(x, z)
+            largest[p] = s_size, z_size, x_size = tuple(map(max, largest[p], sizes))
+            error_of_s = (optimizer.state[p]["s"].double() - reference.s[k]).abs().max()
+            error_of_x = (p.detach().double() - reference.x[k + 1]).abs().max()
+            assert error_of_s <= 4 * (k + 1) * eps * s_size
+            assert error_of_x <= 4 * eps * z_size + 4 / 0.1 * eps * x_size
 
 
 @every_case
@@ -91,8 +126,8 @@ def test_grad_is_untouched(case: Case) -> None:
 @every_case
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_a_first_step_of_nothing_is_bit_exact(case: Case, weight_decay: float, dtype: torch.dtype) -> None:
-    """As torch.distributed.checkpoint takes it: zero gradient, lr 0. And with an lr that is not 0."""
+def test_a_zero_first_step_changes_nothing(case: Case, weight_decay: float, dtype: torch.dtype) -> None:
+    """As torch.distributed.checkpoint takes it: zero gradient, lr 0. And with lr > 0."""
     for lr_is_zero in (True, False):
         (p,) = parameters((10_000,), dtype=dtype)
         optimizer = case.make([p], weight_decay=weight_decay if lr_is_zero else 0.0)
@@ -137,7 +172,7 @@ def test_resume_is_bitwise(case: Case) -> None:
 
 @every_case
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-def test_a_copy_goes_its_own_way_bitwise(case: Case, copied: Any) -> None:
+def test_a_copy_is_independent_and_bitwise(case: Case, copied: Any) -> None:
     original = two_groups(case)
     train(original, range(30))
     twin = copied(original)
@@ -166,13 +201,13 @@ def test_loading_onto_another_dtype_keeps_the_state(
             assert torch.equal(new.state[q][key], value)
         assert new.state[q]["x0"].dtype == saved
         assert new.state[q]["s"].dtype == torch.float32
-    train(new, range(20, 25))  # and it can go on from there
+    train(new, range(20, 25))
     assert all(p.isfinite().all() for p in all_params(new))
 
 
 @every_case
 def test_half_precision_keeps_the_sum_in_float32_and_rounds_once(case: Case) -> None:
-    # To one of the two neighbours of the exact x; which one, tests/test_rounding.py says.
+    # To one of the two neighbours of the exact x; test_rounding.py says to which.
     for half in (torch.bfloat16, torch.float16):
         (p,) = parameters((1000,), dtype=half)
         q = torch.nn.Parameter(p.detach().float())
@@ -191,8 +226,8 @@ def test_half_precision_keeps_the_sum_in_float32_and_rounds_once(case: Case) -> 
 
 
 @every_case
-def test_half_precision_loses_no_step_however_small(case: Case) -> None:
-    # Rounded to the nearest, an average with c = 0.1 would stand still up to 5 ulps away from where it goes.
+def test_half_precision_follows_steps_below_its_resolution(case: Case) -> None:
+    # Rounded to nearest, an average with c = 0.1 would stop up to 5 ulps away from its target.
     for half in (torch.bfloat16, torch.float16):
         eps = torch.finfo(half).eps
         p = torch.nn.Parameter(torch.linspace(1.25, 1.75, 65).to(half))
@@ -219,7 +254,7 @@ def test_a_parameter_with_a_late_first_gradient_starts_its_own_count_and_anchor(
         optimizer.step()
         if k < 10:
             assert late not in optimizer.state
-            late.data += 0.1  # something else moves it: its anchor is where its first step finds it
+            late.data += 0.1  # its anchor is its value at its first step
             alone.data += 0.1
         else:
             lone.step()
@@ -255,7 +290,7 @@ def test_no_gradient_no_step(case: Case) -> None:
 
 
 @every_case
-def test_an_empty_group_is_no_obstacle(case: Case) -> None:
+def test_an_empty_group_is_skipped(case: Case) -> None:
     (p,) = parameters((4,))
     optimizer = case.make([{"params": []}, {"params": [p]}])
     train(optimizer, range(2))
@@ -263,7 +298,7 @@ def test_an_empty_group_is_no_obstacle(case: Case) -> None:
 
 
 @every_case
-def test_the_closure_runs_with_gradients_and_its_loss_comes_back(case: Case) -> None:
+def test_the_closure_runs_with_gradients_and_its_loss_is_returned(case: Case) -> None:
     (p,) = parameters((4,))
     optimizer = case.make([p])
     before = p.detach().clone()
@@ -280,7 +315,7 @@ def test_the_closure_runs_with_gradients_and_its_loss_comes_back(case: Case) -> 
 
 
 @every_case
-def test_a_sparse_gradient_does_what_the_dense_one_does(case: Case) -> None:
+def test_a_sparse_gradient_equals_a_dense_one(case: Case) -> None:
     for dtype in (torch.float64, torch.complex128, torch.bfloat16):
         dense, sparse = (parameters((6, 3), dtype=dtype)[0] for _ in range(2))
         optimizers = case.make([dense], weight_decay=0.1), case.make([sparse], weight_decay=0.1)
@@ -295,7 +330,7 @@ def test_a_sparse_gradient_does_what_the_dense_one_does(case: Case) -> None:
 
 
 @every_case
-def test_a_complex_parameter_is_two_real_ones(case: Case) -> None:
+def test_a_complex_parameter_equals_two_real_ones(case: Case) -> None:
     (z,) = parameters((5, 2), dtype=torch.complex128)
     real, imag = torch.nn.Parameter(z.real.detach().clone()), torch.nn.Parameter(z.imag.detach().clone())
     optimizers = case.make([z]), case.make([real, imag])
@@ -309,7 +344,7 @@ def test_a_complex_parameter_is_two_real_ones(case: Case) -> None:
 
 
 @every_case
-def test_memory_layout_changes_nothing(case: Case) -> None:
+def test_memory_layout_has_no_effect(case: Case) -> None:
     plain = parameters((2, 3, 4, 5), (6, 7))
     strided = [
         torch.nn.Parameter(plain[0].detach().clone(memory_format=torch.channels_last)),
@@ -352,7 +387,7 @@ def test_a_step_that_the_grad_scaler_skips_leaves_everything_untouched(case: Cas
 
 
 @every_case
-def test_reset_anchor_is_a_new_start_at_the_current_point(case: Case) -> None:
+def test_reset_anchor_restarts_at_the_current_point(case: Case) -> None:
     optimizer = two_groups(case)
     train(optimizer, range(10))
     buffers = [value.data_ptr() for p in all_params(optimizer) for value in optimizer.state[p].values()]
@@ -389,7 +424,7 @@ def test_a_bad_gradient_or_setting_in_the_last_group_leaves_the_first_untouched(
 
 
 @every_case
-def test_a_sparse_parameter_is_refused_before_anything_moves(case: Case) -> None:
+def test_a_sparse_parameter_raises_before_anything_changes(case: Case) -> None:
     (dense,) = parameters((4,))
     sparse = torch.eye(3).to_sparse().requires_grad_()
     optimizer = case.make([("dense", dense), ("table", sparse)])

@@ -1,6 +1,5 @@
-"""Two processes on gloo: DDP and FSDP2 give the numbers of one process, and sharded runs resume bitwise."""
+"""Two processes on gloo: DDP and FSDP2 give the result of one process, and sharded runs resume bitwise."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,32 +8,41 @@ import pytest
 import torch
 from support.two_processes import alone, ddp, fsdp2, two_processes
 
+KERNELS: list[dict[str, Any]] = [{}, {"foreach": True}, {"fused": True}]
 
-def assert_numbers_of_one(
-    task: Callable[[slice, Path], Any], folder: Path, alone: list[torch.Tensor], atol: float
+
+def results(folder: Path, name: str) -> list[list[torch.Tensor]]:
+    """The parameters of both processes."""
+    return [torch.load(folder / f"{name}-rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_ddp_gives_the_result_of_one_process(tmp_path: Path) -> None:
+    two_processes(ddp, tmp_path)
+    for params in results(tmp_path, "ddp"):
+        for p, q in zip(params, alone(), strict=True):
+            torch.testing.assert_close(p, q, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "atol"),
+    [
+        (torch.float64, 1e-10),
+        (torch.float32, 1e-5),
+        (torch.bfloat16, 0.1),  # gradients are rounded before they are summed
+        (torch.float16, 0.1),
+    ],
+    ids=str,
+)
+def test_fsdp2_gives_the_result_of_one_process_with_every_kernel(
+    dtype: torch.dtype, atol: float, tmp_path: Path
 ) -> None:
-    two_processes(task, folder)
-    for rank in range(2):
-        params = torch.load(folder / f"rank{rank}.pt", weights_only=True)
-        for p, q in zip(params, alone, strict=True):
-            torch.testing.assert_close(p, q, rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize("task", [ddp, fsdp2], ids=lambda f: f.__name__)
-def test_two_processes_give_the_numbers_of_one(task: Callable[[slice, Path], Any], tmp_path: Path) -> None:
-    assert_numbers_of_one(task, tmp_path, alone(), 1e-10)
-
-
-@pytest.mark.parametrize("how", [{}, {"fused": True, "anchor_dtype": torch.bfloat16}], ids=str)
-def test_so_does_fsdp2_in_float32_on_every_path(how: dict[str, Any], tmp_path: Path) -> None:
-    """A shard is no plain tensor: no kernel may take it for one."""
-    assert_numbers_of_one(
-        partial(fsdp2, dtype=torch.float32, **how), tmp_path, alone(torch.float32, **how), 1e-5
-    )
-
-
-@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}], ids=str)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_so_does_fsdp2_in_half_precision(dtype: torch.dtype, how: dict[str, Any], tmp_path: Path) -> None:
-    """Gradients are rounded before they are summed: close is all that they can be."""
-    assert_numbers_of_one(partial(fsdp2, dtype=dtype, **how), tmp_path, alone(dtype, **how), 0.1)
+    """A shard is a tensor subclass, and no kernel may take it for a plain tensor."""
+    kernels = [
+        *KERNELS,
+        *([{"fused": True, "anchor_dtype": torch.bfloat16}] if dtype == torch.float32 else []),
+    ]
+    two_processes(partial(fsdp2, dtype=dtype, kernels=kernels), tmp_path)
+    for i, kernel in enumerate(kernels):
+        for params in results(tmp_path, f"fsdp2-{i}"):
+            for p, q in zip(params, alone(dtype, **kernel), strict=True):
+                torch.testing.assert_close(p, q, rtol=0, atol=atol)

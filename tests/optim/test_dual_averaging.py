@@ -1,4 +1,4 @@
-"""What is DualAveraging's own: the rows of the ablation and the averaged iterate."""
+"""DualAveraging itself: the rows of the ablation and the averaged iterate."""
 
 import copy
 import itertools
@@ -117,12 +117,12 @@ def test_a_step_or_a_second_swap_inside_is_refused() -> None:
     optimizer.step()
 
 
-def test_without_an_average_there_is_no_buffer_and_a_clear_word() -> None:
+def test_without_an_average_there_is_no_buffer_and_a_clear_error() -> None:
     (p,) = parameters((4,))
     optimizer = DualAveraging([p], average=False)
     train(optimizer, range(2))
     assert set(optimizer.state[p]) == {"step", "x0", "s"}
-    with pytest.raises(RuntimeError, match="make DualAveraging with average=True"):
+    with pytest.raises(RuntimeError, match="create DualAveraging with average=True"):
         optimizer.averaged_parameters()
 
 
@@ -134,7 +134,7 @@ def test_without_an_average_there_is_no_buffer_and_a_clear_word() -> None:
         ({"lr": -1.0}, "lr must be a number from 0 to 1e+15, got -1.0."),
     ],
 )
-def test_bad_input_gets_one_clear_sentence(settings: dict[str, object], sentence: str) -> None:
+def test_an_invalid_setting_raises_a_one_line_error(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
         DualAveraging(parameters((2,)), **settings)
     assert str(raised.value) == sentence

@@ -1,107 +1,228 @@
-"""The fused path: the for-loop's numbers in one pass over memory, whatever the tensors look like."""
+"""The fused operator: the for-loop's bits in one pass over memory; what does not fit it falls back."""
 
 import copy
+import shutil
 import warnings
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cases import gradient, parameters, train
-from support.layouts import HOW, layouts, ulps
+from support.cases import all_params, assert_bitwise, parameters, snapshot, train
+from support.layouts import SETTINGS, layouts
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dualavg import MDA, _fused, _kernels
+from dualavg import MDA, _fused, _update
+
+FOR_LOOP = {"foreach": False, "fused": False}
+needs_compiler = pytest.mark.skipif(not shutil.which("c++"), reason="there is no C++ compiler")
+pytestmark = needs_compiler
 
 
-@pytest.fixture(autouse=True)
-def kernel() -> None:
-    """Every test here is about the kernel: on a machine without a compiler there is nothing to test."""
-    if _fused.library() is None:
-        pytest.skip("there is no C++ compiler here")
+@pytest.fixture
+def only_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_single_tensor", "_multi_tensor"):
+        monkeypatch.setattr(_update, name, lambda *_, **__: pytest.fail("not the operator"))
 
 
-def pair(make: Any, **more: Any) -> tuple[list[Tensor], MDA, list[Tensor], MDA]:
-    """The same parameters twice, one for each path."""
-    slow, fast = make(), make()
-    return slow, MDA(slow, foreach=False, **more), fast, MDA(fast, fused=True, **more)
+@pytest.fixture
+def for_loop_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many parameters each call of the for-loop gets."""
+    sizes: list[int] = []
+    for_loop = _update._single_tensor
+
+    def spy(rows: Any, **settings: Any) -> None:
+        sizes.append(len(rows[0]))
+        for_loop(rows, **settings)
+
+    monkeypatch.setattr(_update, "_single_tensor", spy)
+    return sizes
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 70_000), **HOW)
-def test_equals_the_for_loop(
-    layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, **how: Any
+@given(n=st.integers(1, 70_000), **SETTINGS)
+def test_it_equals_the_for_loop_bit_for_bit(
+    layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, **group: Any
 ) -> None:
     if layout not in ("plain", "unaligned"):
         n = 1 + n % 300
     torch.manual_seed(seed)
     start = layouts()[layout](n).to(dtype)
-    slow, a, fast, b = pair(lambda: [torch.nn.Parameter(start.clone())], lr=0.5, **how)
+    params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    optimizers = [
+        MDA([p], lr=0.5, **kernel, **group)
+        for p, kernel in zip(params, ({"fused": True}, FOR_LOOP), strict=True)
+    ]
     for _ in range(3):
         grad = torch.randn(start.shape).to(dtype)
         if other_strides and grad.ndim > 1:
             grad = grad.transpose(0, -1).contiguous().transpose(0, -1)
-        for p, optimizer in ((slow[0], a), (fast[0], b)):
+        for p, optimizer in zip(params, optimizers, strict=True):
             p.grad = grad.clone(memory_format=torch.preserve_format)
             optimizer.step()
-        assert ulps(slow[0].detach(), fast[0].detach()) <= 2
-        assert ulps(a.state[slow[0]]["s"], b.state[fast[0]]["s"]) <= 2
+        assert_bitwise(*map(snapshot, optimizers))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("anchor", [None, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("anchor", [None, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_many_steps_are_the_for_loop_s_bit_for_bit(dtype, anchor, threads) -> None:
-    before = torch.get_num_threads()
+def test_many_steps_equal_the_for_loop_s_bit_for_bit(
+    dtype: torch.dtype, anchor: torch.dtype | None, threads: int
+) -> None:
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        shapes = ((), (3,), (40_001,), (64, 9))
-        slow, a, fast, b = pair(
-            lambda: parameters(*shapes, dtype=dtype), lr=0.3, weight_decay=0.01, anchor_dtype=anchor
-        )
-        for optimizer in (a, b):
-            train(optimizer, range(200 if threads == 1 else 10))
+        optimizers = []
+        for kernel in ({"fused": True}, FOR_LOOP):
+            params = parameters((), (3,), (0, 2), (40_001,), (64, 9), dtype=dtype)
+            optimizers.append(MDA(params, lr=0.3, weight_decay=0.01, anchor_dtype=anchor, **kernel))
+            train(optimizers[-1], range(200 if threads == 1 else 10))
     finally:
-        torch.set_num_threads(before)
-    for p, q in zip(slow, fast, strict=True):
-        assert torch.equal(p, q)
-        for key in ("x0", "s"):
-            assert torch.equal(a.state[p][key], b.state[q][key])
+        torch.set_num_threads(threads_before)
+    assert_bitwise(*map(snapshot, optimizers))
 
 
-def test_the_kernel_really_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_single_tensor", "_multi_tensor"):
-        monkeypatch.setattr(_kernels, name, lambda *_, **__: pytest.fail("not the kernel"))
-    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
-        optimizer = MDA(parameters((5,), (3, 2), dtype=dtype), fused=True)
-        train(optimizer, range(2), gradient=lambda x, k: torch.ones_like(x) * k)
+@pytest.mark.usefixtures("only_the_operator")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("anchor", [None, torch.bfloat16], ids=str)
+def test_the_operator_takes_dense_real_tensors(dtype: torch.dtype, anchor: torch.dtype | None) -> None:
+    params = parameters((), (5,), (0, 2), (3, 2), (4, 3, 2, 2), dtype=dtype)
+    params[4].data = params[4].data.to(memory_format=torch.channels_last)
+    train(MDA(params, fused=True, anchor_dtype=anchor, lr=torch.tensor(0.5)), range(3))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16])
-def test_what_the_kernel_has_no_code_for_goes_the_other_way(dtype: torch.dtype) -> None:
-    (p,), (q,) = (parameters((9,), dtype=dtype) for _ in range(2))
-    mixed = parameters((5,), dtype=torch.float32)
-    fast, slow = MDA([p, *mixed], fused=True), MDA([q, *copy.deepcopy(mixed)], foreach=True)
-    for optimizer in (fast, slow):
-        train(optimizer, range(5))
-    assert torch.equal(p, q)
-    for a, b in zip(fast.param_groups[0]["params"], slow.param_groups[0]["params"], strict=True):
-        assert torch.equal(a, b)
-
-
-def test_a_sparse_gradient_goes_the_other_way() -> None:
-    (p,), (q,) = (parameters((6, 2), dtype=torch.float32) for _ in range(2))
-    fast, slow = MDA([p], fused=True), MDA([q], foreach=False)
-    for x, optimizer in ((p, fast), (q, slow)):
-        x.grad = torch.eye(6, 2).to_sparse()
+@pytest.mark.usefixtures("only_the_operator")
+def test_parameters_of_several_dtypes_and_ages_share_a_call() -> None:
+    params = [parameters((4,), dtype=dtype)[0] for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+    optimizer = MDA(params, fused=True)
+    for k in range(3):
+        for age, p in enumerate(params):
+            p.grad = torch.ones_like(p) if k >= age else None
         optimizer.step()
-    assert torch.equal(p, q)
+    assert [optimizer.state[p]["step"].item() for p in params] == [3, 2, 1]
 
 
-def test_a_step_allocates_no_tensor() -> None:
+def strided(p: Tensor, _: MDA) -> None:
+    p.data = torch.randn(5, 4).t()
+
+
+def strided_gradient(p: Tensor, _: MDA) -> None:
+    p.grad = torch.ones(5, 4).t()
+
+
+def sparse_gradient(p: Tensor, _: MDA) -> None:
+    p.grad = torch.eye(4, 5).to_sparse()
+
+
+def strided_sum(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["s"] = torch.ones(5, 4).t()
+
+
+def float64_step(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["step"] = optimizer.state[p]["step"].double()
+
+
+def float64_sum(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["s"] = optimizer.state[p]["s"].double()
+
+
+def float16_anchor(p: Tensor, optimizer: MDA) -> None:
+    optimizer.state[p]["x0"] = optimizer.state[p]["x0"].half()
+
+
+def float16(p: Tensor, optimizer: MDA) -> None:
+    p.data, p.grad = p.data.half(), torch.ones(4, 5).half()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        strided,
+        strided_gradient,
+        sparse_gradient,
+        strided_sum,
+        float64_step,
+        float64_sum,
+        float16_anchor,
+        float16,
+    ],
+)
+def test_a_parameter_that_does_not_fit_falls_back_alone(
+    change: Callable[[Tensor, MDA], None], for_loop_sizes: list[int]
+) -> None:
+    optimizers = []
+    for kernel in ({"fused": True}, FOR_LOOP):
+        params = parameters((), (3,), (4, 5), (1, 7), dtype=torch.float32)
+        optimizer = MDA(params, **kernel)
+        train(optimizer, range(2))
+        torch.manual_seed(1)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        change(params[2], optimizer)
+        for_loop_sizes.clear()
+        optimizer.step()
+        assert for_loop_sizes == ([1] if kernel != FOR_LOOP else [4])
+        optimizers.append(optimizer)
+    assert_bitwise(*map(snapshot, optimizers))
+
+
+def test_tensor_subclasses_fall_back(for_loop_sizes: list[int]) -> None:
+    class Refusing(Tensor):
+        """Knows no operators but torch's own, like DTensor."""
+
+        @staticmethod
+        def __new__(cls, inner: Tensor) -> Tensor:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner: Tensor) -> None:
+            self.inner = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            if func.namespace != "aten":
+                return NotImplemented
+            unwrap = lambda t: t.inner if isinstance(t, Refusing) else t  # noqa: E731
+            out = func(*torch.utils._pytree.tree_map(unwrap, args), **(kwargs or {}))
+            if isinstance(args[0], Refusing) and out is args[0].inner:
+                return args[0]
+            return Refusing(out) if isinstance(out, Tensor) else out
+
+    start = torch.randn(5)
+    p, q = Refusing(start.clone()), torch.nn.Parameter(start.clone())
+    fused, loop = MDA([p], fused=True), MDA([q], **FOR_LOOP)
+    for x, optimizer in ((p, fused), (q, loop)):
+        for _ in range(2):
+            x.grad = Refusing(torch.ones(5)) if x is p else torch.ones(5)
+            optimizer.step()
+    assert torch.equal(p.inner, q)
+    assert for_loop_sizes == [1, 1, 1, 1]
+
+
+def test_other_devices_get_a_warning_and_the_multi_tensor_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    multi_tensor = _update._multi_tensor
+
+    def spy(*args: Any, **more: Any) -> None:
+        called.append(1)
+        multi_tensor(*args, **more)
+
+    monkeypatch.setattr(_update, "_multi_tensor", spy)
+    _fused._warn_once.cache_clear()
+    p = torch.nn.Parameter(torch.ones(3, device="meta"))
+    optimizer = MDA([p], fused=True)
+    p.grad = torch.ones(3, device="meta")
+    with pytest.warns(UserWarning, match=r"no fused operator for meta; use torch\.compile") as caught:
+        optimizer.step()
+    assert caught[0].filename == __file__
+    optimizer.step()  # without a warning, which would be an error
+    assert called == [1, 1]
+
+
+def test_a_step_allocates_no_memory() -> None:
     params = parameters((500_000,), (1000, 100), dtype=torch.float32)
     optimizer = MDA(params, fused=True, weight_decay=0.01)
     for p in params:
@@ -109,122 +230,147 @@ def test_a_step_allocates_no_tensor() -> None:
     optimizer.step()
     with torch.profiler.profile(profile_memory=True) as profile:
         optimizer.step()
-    allocated = sum(max(0, event.cpu_memory_usage) for event in profile.events())
-    assert allocated < 0.01 * 4 * sum(p.numel() for p in params)
+    assert sum(max(0, event.cpu_memory_usage) for event in profile.events()) < 100
+
+
+def operator_arguments() -> tuple[Any, ...]:
+    xs = [p.detach() for p in parameters((4,), (3, 2), dtype=torch.float32)]
+    steps = [torch.zeros(()) for _ in xs]
+    grads, x0s, sums = ([torch.randn_like(x) for x in xs] for _ in range(3))
+    return xs, grads, x0s, sums, steps, [0.5, 0.3], [2.0, 3.0], [4.0, 9.0], 0.1, 0.01, False
+
+
+@pytest.fixture
+def operator() -> Any:
+    train(MDA(parameters((2,)), fused=True), range(1))
+    return torch.ops.dualavg.step_.default
+
+
+def test_the_operator_is_registered_correctly(operator: Any) -> None:
+    """torch's own checks: what it mutates, its fake kernel, and that torch.compile can trace it."""
+    torch.library.opcheck(operator, operator_arguments())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_part_that_torch_compile_generates_has_the_same_numbers(dtype: torch.dtype) -> None:
-    """What other devices run, run here: the for-loop's text, compiled, numbers as tensors."""
-    first = parameters((700,), (3, 2), dtype=dtype)
-    lists = []
-    for _ in range(2):
-        xs = [p.detach().clone() for p in first]
-        lists.append((xs, [gradient(x, 0) for x in xs], [x.clone() for x in xs], [x.float() for x in xs]))
-    numbers: Any = ([0.5, 0.25], [2.0, 3.0], [4.0, 9.0])
-    how: Any = {"c": 0.1, "weight_decay": 0.01, "maximize": True}
-    _kernels._single_tensor(*lists[0], *numbers, differentiable=False, **how)
-    assert _fused.update_compiled(_kernels._single_tensor, *lists[1], *numbers, **how) == []
-    # Inductor may multiply and add in two roundings where torch's kernels take one: units of the terms count.
-    for a, b, first_a in zip(
-        (*lists[0][0], *lists[0][3]), (*lists[1][0], *lists[1][3]), 2 * first, strict=True
-    ):
-        assert ulps(a, b, first_a) <= 2
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU stand in for a device that has no kernel of ours."""
-    monkeypatch.setattr(_fused, "update", partial(_fused.update_compiled, _kernels._single_tensor))
-    monkeypatch.setattr(_fused, "prepare", lambda *_: None)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_many_lists_are_compiled_and_too_many_take_the_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere(monkeypatch)
-    monkeypatch.setattr(_fused, "_MOST_COMPILED", 10)
+def test_a_compiled_function_contains_the_operator_without_a_graph_break(operator: Any) -> None:
+    eager, compiled = operator_arguments(), copy.deepcopy(operator_arguments())
+    for column, original in zip(compiled[:5], eager[:5], strict=True):
+        for t, o in zip(column, original, strict=True):
+            t.copy_(o)
+    operator(*eager)
     torch._dynamo.reset()
-    shapes = [(i,) for i in range(2, 14)]
-    slow, fast = (parameters(*shapes, dtype=torch.float32) for _ in range(2))
-    loop = MDA(slow, lr=0.1, foreach=False)
-    optimizer = MDA([{"params": [p]} for p in fast], lr=0.1, fused=True)
-    train(loop, range(1))
-    with pytest.warns(UserWarning, match="runs its multi-tensor path"):
-        train(optimizer, range(1))
-    for p, q in zip(slow, fast, strict=True):
-        torch.testing.assert_close(p, q)
-        assert optimizer.state[q]["step"] == 1
+    torch.compile(operator, fullgraph=True, backend="aot_eager")(*compiled)
+    for left, right in zip(eager[:5], compiled[:5], strict=True):
+        assert_bitwise(left, right)
 
 
-def test_a_device_that_torch_compile_has_no_code_for_takes_the_other_path(monkeypatch) -> None:
-    from torch._inductor.exc import TritonMissing
-
-    elsewhere(monkeypatch)
-
-    def backend(*_: Any) -> Any:
-        raise TritonMissing(None)
-
-    compiled = torch.compile(_kernels._single_tensor, fullgraph=True, dynamic=False, backend=backend)
-    monkeypatch.setattr(_fused, "_compiled", lambda _: compiled)
-    torch._dynamo.reset()
-    (p,), (q,) = (parameters((5,), dtype=torch.float32) for _ in range(2))
-    optimizer, loop = MDA([p], fused=True), MDA([q], foreach=False)
-    train(loop, range(2))
-    with pytest.warns(UserWarning, match="torch.compile cannot generate it for cpu") as said:
-        train(optimizer, range(2))
-    assert len(said) == 1
-    torch.testing.assert_close(p, q)
+def test_autograd_s_version_counters_rise() -> None:
+    (p,) = parameters((4,), dtype=torch.float32)
+    optimizer = MDA([p], fused=True)
+    train(optimizer, range(1))
+    tensors = [p, optimizer.state[p]["s"], optimizer.state[p]["step"]]
+    before = [t._version for t in tensors]
+    optimizer.step()
+    assert all(t._version > version for t, version in zip(tensors, before, strict=True))
 
 
-def test_a_moving_lr_compiles_nothing_anew() -> None:
-    counted = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(_kernels._single_tensor, fullgraph=True, dynamic=False, backend=counted)
-    x = [torch.randn(4)]
-    for k in range(5):
-        numbers = torch.tensor([0.1 + k, 1.0 + k, 0.1]).unbind()
-        compiled(
-            x,
-            x,
-            x,
-            x,
-            [numbers[0]],
-            [numbers[1]],
-            [numbers[1] ** 2],
-            c=numbers[2],
-            weight_decay=0.0,
-            maximize=False,
-            differentiable=False,
+def test_fake_tensors_stay_fake() -> None:
+    with FakeTensorMode():
+        p = torch.nn.Parameter(torch.randn(8))
+        p.grad = torch.randn(8)
+    optimizer = MDA([p], fused=True)
+    optimizer.step()
+    optimizer.step()
+    assert optimizer.state[p]["s"].shape == (8,)
+
+
+def test_a_dispatch_mode_sees_the_operator() -> None:
+    seen: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    optimizer = MDA(parameters((3,), dtype=torch.float32), fused=True)
+    train(optimizer, range(1))
+    with Recorder():
+        optimizer.step()
+    assert "dualavg.step_.default" in seen
+
+
+def test_the_operator_refuses_what_does_not_fit_before_it_changes_anything(operator: Any) -> None:
+    arguments = operator_arguments()
+    arguments[3][1] = arguments[3][1].double()
+    before = copy.deepcopy(arguments[:5])
+    with pytest.raises(RuntimeError, match="does not support these tensors"):
+        operator(*arguments)
+    for column, old in zip(arguments[:5], before, strict=True):
+        assert_bitwise(column, old)
+    assert torch.ops.dualavg.misfits(*arguments[:5]) == [1]
+    with pytest.raises(RuntimeError, match="one lambda, beta and k per tensor"):
+        operator(*operator_arguments()[:5], [1.0], [1.0], [1.0], 0.1, 0.0, False)
+    with pytest.raises(RuntimeError, match="must have the same length"):
+        operator(
+            *[column[: 2 - (i == 1)] for i, column in enumerate(operator_arguments()[:5])], *arguments[5:]
         )
-    assert counted.frame_count == 1
+
+
+@pytest.mark.parametrize("nbytes", [0, 28], ids=["freed", "cut short"])
+@pytest.mark.parametrize("index", range(5), ids=["x", "g", "x0", "s", "step"])
+def test_the_operator_refuses_tensors_whose_storage_is_too_small(
+    nbytes: int, index: int, operator: Any
+) -> None:
+    """torch's own operators raise, or crash."""
+    tensors = [torch.ones(8), torch.ones(8), torch.ones(8), torch.ones(8), torch.ones(())]
+    if index == 4:
+        nbytes = 0
+    tensors[index].untyped_storage().resize_(nbytes)
+    assert torch.ops.dualavg.misfits(*([t] for t in tensors)) == [0]
+
+
+def test_the_default_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "_operator", lambda: pytest.fail("compiled"))
+    train(MDA(parameters((3,))), range(2))
+
+
+def test_weight_decay_at_lr_zero_multiplies_as_in_the_for_loop() -> None:
+    """0 times NaN is NaN."""
+    sums = []
+    for kernel in ({"fused": True}, FOR_LOOP):
+        p = torch.nn.Parameter(torch.ones(3))
+        optimizer = MDA([p], weight_decay=0.1, **kernel)
+        p.grad = torch.ones(3)
+        optimizer.step()
+        p.data[0] = torch.nan
+        optimizer.param_groups[0]["lr"] = 0.0
+        optimizer.step()
+        sums.append(optimizer.state[p]["s"])
+    torch.testing.assert_close(sums[0], sums[1], rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(
-    ("how", "sentence"),
+    ("settings", "message"),
     [
-        ({"fused": True, "foreach": True}, "ask for one of them"),
-        ({"fused": True, "differentiable": True}, "fused=True cannot be differentiated through"),
+        ({"fused": True, "foreach": True}, "exclude each other"),
+        ({"fused": True, "differentiable": True}, "fused=True is not differentiable"),
         ({"anchor_dtype": torch.float16}, "anchor_dtype must be None or torch.bfloat16"),
         ({"anchor_dtype": torch.bfloat16, "differentiable": True}, "anchor_dtype rounds parameters"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(how: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        MDA(parameters((2,)), **how)
+def test_settings_that_exclude_each_other_raise(settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MDA(parameters((2,)), **settings)
 
 
-def test_the_default_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fused, "library", lambda: pytest.fail("compiled"))
-    train(MDA(parameters((3,))), range(2))
-
-
-def test_half_of_the_step_is_never_taken() -> None:
-    """Nothing is changed where a gradient is refused."""
-    params = parameters((3,), (4,), dtype=torch.float32)
-    optimizer = MDA(params, fused=True)
-    params[0].grad = torch.ones(3)
-    params[1].grad = torch.ones(4)
-    params[1].data = torch.zeros(5)
-    before = params[0].detach().clone()
-    with pytest.raises(ValueError, match="has shape"), warnings.catch_warnings():
-        optimizer.step()
-    assert torch.equal(params[0], before)
+def test_a_step_in_inference_mode() -> None:
+    optimizers = []
+    for kernel in ({"fused": True}, FOR_LOOP):
+        optimizer = MDA(parameters((4,), dtype=torch.float32), **kernel)
+        train(optimizer, range(2))
+        with torch.inference_mode(), warnings.catch_warnings():
+            optimizer.step()
+        train(optimizer, range(2))
+        assert all(p.isfinite().all() for p in all_params(optimizer))
+        optimizers.append(optimizer)
+    assert_bitwise(*map(snapshot, optimizers))

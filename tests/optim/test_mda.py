@@ -1,9 +1,8 @@
-"""What is MDA's own: its signature, its conversion from SGD, its coupling, its words for bad input."""
+"""MDA itself: its signature, its conversion from SGD, its coupling, its error messages."""
 
 import inspect
 import io
 import math
-import sys
 from fractions import Fraction
 
 import numpy as np
@@ -114,43 +113,6 @@ def test_torch_schedulers_that_cycle_momentum_work() -> None:
     assert p.isfinite().all()
 
 
-def test_foreach_is_chosen_where_torch_chooses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dualavg import _kernels
-
-    used = []
-    for name in ("_single_tensor", "_multi_tensor"):
-        kernel = getattr(_kernels, name)
-
-        def spy(*args, kernel=kernel, name=name, **kwargs):
-            used.append(name)
-            return kernel(*args, **kwargs)
-
-        monkeypatch.setattr(_kernels, name, spy)
-    (p,) = parameters((3,))
-    for foreach in (None, False, True):
-        p.grad = torch.ones_like(p)
-        MDA([p], foreach=foreach).step()
-    assert used == ["_single_tensor", "_single_tensor", "_multi_tensor"]  # CPU: torch does not choose it
-    torch_optimizer = sys.modules["torch.optim.optimizer"]
-    monkeypatch.setattr(torch_optimizer, "_get_foreach_kernels_supported_devices", lambda: ["cpu"])
-    MDA([p]).step()
-    assert used[-1] == "_multi_tensor"
-
-
-def test_parameters_of_different_age_and_dtype_share_a_foreach_group() -> None:
-    """Each bucket of the multi-tensor kernel has one k and one dtype; the result does not tell."""
-    mixed = [parameters((3,))[0], parameters((2, 2), dtype=torch.float32)[0], parameters((4,), seed=1)[0]]
-    twins = [torch.nn.Parameter(p.detach().clone()) for p in mixed]
-    optimizers = MDA(mixed, foreach=True), MDA(twins, foreach=False)
-    for optimizer, params in zip(optimizers, (mixed, twins), strict=True):
-        for k in range(10):
-            for i, p in enumerate(params):
-                p.grad = gradient(p, k) if k >= 3 * i else None
-            optimizer.step()
-    for p, q in zip(mixed, twins, strict=True):
-        assert torch.equal(p, q)
-
-
 def test_gradients_flow_through_a_differentiable_step() -> None:
     """The derivative of three steps by start, gradient and step size, against finite differences."""
 
@@ -217,11 +179,11 @@ def test_two_hundred_steps_of_a_tensor_lr_with_one_element_and_one_dimension() -
         ({"weight_decay": math.nan}, "weight_decay must be a number from 0 to 1e+15, got nan."),
         (
             {"foreach": True, "differentiable": True},
-            "foreach=True cannot be differentiated through: leave foreach=None.",
+            "foreach=True is not differentiable: leave foreach=None.",
         ),
     ],
 )
-def test_bad_input_gets_one_clear_sentence(settings: dict[str, object], sentence: str) -> None:
+def test_an_invalid_setting_raises_a_one_line_error(settings: dict[str, object], sentence: str) -> None:
     (p,) = parameters((2,))
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
         MDA([p], **settings)
@@ -267,7 +229,7 @@ def test_a_gradient_of_another_shape_is_refused_before_anything_moves(foreach: b
     second.data = torch.zeros(4, dtype=torch.float64)
     before = first.detach().clone()
     with pytest.raises(
-        ValueError, match=r"Parameter 1 of group 0 has shape \(4,\), but its gradient has another"
+        ValueError, match=r"Parameter 1 of group 0 has shape \(4,\), but its gradient has shape \(3,\)"
     ):
         optimizer.step()
     assert torch.equal(first, before)

@@ -1,4 +1,4 @@
-"""The conformance table must catch each of these mistakes, most of them made in public copies of MDA."""
+"""The conformance table must catch each of these mistakes; several were made in public copies of MDA."""
 
 import os
 import shutil
@@ -13,88 +13,162 @@ import dualavg
 PACKAGE = Path(dualavg.__file__).parent
 TESTS = Path(__file__).parent
 
-# name: file, what stands there, what the mistake would be
+# name: file, the code, the mistake
 MUTANTS = {
+    # state and step
     "x0 is the parameter itself": (
-        "_anchored.py",
-        '"x0": anchor.clone(memory_format=torch.preserve_format) if anchor is p else anchor',
-        '"x0": anchor.detach()',
+        "_base.py",
+        '"x0": p.clone(memory_format=torch.preserve_format)',
+        '"x0": p.detach()',
     ),
     "only the last group advances": (
-        "_anchored.py",
-        "ks = next_step_numbers(group, params, steps)\n",
-        ("ks = next_step_numbers(group, params, steps)\n"
-        "            if group is not self.param_groups[-1]:\n"
-        "                [step.sub_(1) for step in steps]\n"),
-    ),
-    "momentum means c": (
-        "_numbers.py",
-        'lr, c, peak = group["lr"], 1 - group["momentum"], group["peak_lr"]',
-        'lr, c, peak = group["lr"], group["momentum"], group["peak_lr"]',
-    ),
-    "s is cast to the dtype of the parameter on load": (
-        "_anchored.py",
-        "                self.state[p] = state\n",
-        "                pass\n",
-    ),
-    "weight decay is written into p.grad": (
-        "_kernels.py",
-        "_add_scaled_(s, x.clone() if differentiable else x, lam * weight_decay)",
-        "g.add_(x, alpha=weight_decay)",
-    ),
-    "mul and add instead of lerp": (
-        "_kernels.py",
-        "y.lerp_(x0 if x0.dtype == dtype else x0.to(dtype), like(c, y))",
-        "y.mul_(1 - like(c, y)).add_(x0.to(dtype) * like(c, y))",
+        "_base.py",
+        "            if not params:\n",
+        "            if not params or group is not self.param_groups[-1]:\n",
     ),
     "the first step counts twice": (
-        "_anchored.py",
+        "_base.py",
         "                state.update(self._new_state(p, group))\n",
         "                state.update(self._new_state(p, group))\n                state['step'] += 1\n",
     ),
     "s in the dtype of a half-precision parameter": (
-        "_anchored.py",
-        "dtype=HALF.get(p.dtype, p.dtype)",
+        "_base.py",
+        "dtype=SUM_DTYPES.get(p.dtype, p.dtype)",
         "dtype=p.dtype",
     ),
+    "s is cast to the dtype of the parameter on load": (
+        "_base.py",
+        "                self.state[p] = state\n",
+        "                pass\n",
+    ),
+    "no group is validated before the first is updated": (
+        "_base.py",
+        "                self._validate_group(i, group)",
+        "                i == 0 and self._validate_group(i, group)",
+    ),
+    # the numbers of a step
+    "momentum means c": (
+        "_scalars.py",
+        'lr, c, peak = group["lr"], 1 - group["momentum"], group["peak_lr"]',
+        'lr, c, peak = group["lr"], group["momentum"], group["peak_lr"]',
+    ),
+    "the peak is not saved": (
+        "_scalars.py",
+        "        peak_lr = lr\n        peak.fill_(lr)\n",
+        "        peak_lr = lr\n",
+    ),
     "k counts from one": (
-        "_mda.py",
+        "_scalars.py",
         "list(map(math.sqrt, ks))",
         "[math.sqrt(k + 1) for k in ks]",
     ),
-    "the peak is not saved": (
-        "_numbers.py",
-        "        highest = lr\n        peak.fill_(lr)\n",
-        "        highest = lr\n",
+    "the step is not counted": (
+        "_scalars.py",
+        "torch._foreach_add_(steps, _ONE, alpha=1.0)",
+        "torch._foreach_add_(steps, _ONE, alpha=0.0)",
     ),
-    "the fused kernel forgets weight decay": (
-        "_fused.cpp",
-        "if (DECAY) si = fma_(step.decayed, xi, si);",
+    # numbers as tensors: compiled and capturable steps
+    "compiled: k counts from zero": (
+        "_scalars.py",
+        "(step.double() if p.dtype in (torch.float64, torch.complex128) else step) + 1\n",
+        "(step.double() if p.dtype in (torch.float64, torch.complex128) else step) + 2\n",
+    ),
+    "compiled: c is not coupled": (
+        "_scalars.py",
+        "torch.where(lr > 0, ratio.clamp(max=1.0), 1.0)",
+        "torch.where(lr > 0, c, 1.0)",
+    ),
+    "compiled: a product in the dtype of the gradient": (
+        "_update.py",
+        "out.add_(t.to(out.dtype) * like(a, out))",
+        "out.add_(t * like(a, t))",
+    ),
+    # the for-loop
+    "for-loop: weight decay is written into p.grad": (
+        "_update.py",
+        "_add_scaled_(s, x.clone() if differentiable else x, lam * weight_decay)",
+        "g.add_(x, alpha=weight_decay)",
+    ),
+    "for-loop: maximize turns weight decay too": (
+        "_update.py",
+        "_add_scaled_(s, x.clone() if differentiable else x, lam * weight_decay)",
+        "_add_scaled_(s, x.clone() if differentiable else x, (1 - 2 * maximize) * lam * weight_decay)",
+    ),
+    "for-loop: mul and add instead of lerp": (
+        "_update.py",
+        "            x.lerp_(x0, like(c, x))\n",
+        "            x.mul_(1 - like(c, x)).add_(x0 * like(c, x))\n",
+    ),
+    "for-loop: half precision without dither": (
+        "_update.py",
+        "            if _needs_dither(x, y, c):\n                rounded",
+        "            if False:\n                rounded",
+    ),
+    # multi-tensor
+    "multi-tensor: forgets weight decay": (
+        "_update.py",
+        "_foreach_add_scaled_(ss, xs, [lam * weight_decay for lam in lams])",
+        "pass",
+    ),
+    "multi-tensor: forgets maximize": (
+        "_update.py",
+        "[-lam for lam in lams] if maximize else lams",
+        "lams",
+    ),
+    "multi-tensor: beta of the first parameter for all": (
+        "_update.py",
+        "_foreach_add_scaled_(ys, ss, [-(c / beta) for beta in betas])",
+        "_foreach_add_scaled_(ys, ss, [-(c / rows[6][0]) for beta in betas])",
+    ),
+    "multi-tensor: buckets of several ages": (
+        "_update.py",
+        "else (lam, beta)",
+        "else 0",
+    ),
+    "multi-tensor: half precision without dither": (
+        "_update.py",
+        "            if _needs_dither(x, y, c):\n                round_(y, s, x.dtype, k, c)\n",
         "",
     ),
-    "the fused kernel multiplies and adds instead of lerp": (
-        "_fused.cpp",
-        "NEAR ? fma_(step.c, way, xi) : fma_(-rest, way, a)",
-        "rest * xi + step.c * a",
-    ),
-    "half precision is rounded to the nearest": (
-        "_kernels.py",
-        "x.dtype in DIGITS and y.dtype == torch.float32",
-        "False",
-    ),
-    "the fused kernel rounds to the nearest": (
-        "_fused.cpp",
-        "if constexpr (TURNS) y = in_turns(y, si, step.k, step.scale);",
+    # the fused operator
+    "fused: forgets weight decay": (
+        "csrc/mda.cpp",
+        "if (DECAY) si = std::fma(decay, xi, si);",
         "",
+    ),
+    "fused: forgets maximize": (
+        "csrc/mda.cpp",
+        "row.lambda = maximize ? -lambdas[i] : lambdas[i];",
+        "row.lambda = lambdas[i];",
+    ),
+    "fused: mul and add instead of lerp": (
+        "csrc/mda.cpp",
+        "NEAR ? std::fma(c, difference, xi) : std::fma(-keep, difference, anchor)",
+        "keep * xi + c * anchor",
+    ),
+    "fused: half precision without dither": (
+        "csrc/mda.cpp",
+        "if constexpr (DITHER) y = dithered(y, si, k, scale);",
+        "",
+    ),
+    "fused: the step is not counted": (
+        "csrc/mda.cpp",
+        "*row.step += 1;",
+        "",
+    ),
+    "fused: beta of the first parameter for all": (
+        "csrc/mda.cpp",
+        "row.pull = -(c / betas[i])",
+        "row.pull = -(c / betas[0])",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_fits_the_code(name: str) -> None:
-    """In the quick suite, or a change of the code would leave the slow one behind."""
+    """In the quick suite, so that a change of the code does not silently disable a mutant."""
     file, original, mistake = MUTANTS[name]
-    assert (PACKAGE / file).read_text().count(original) == 1, f"does not fit any more: {original}"
+    assert (PACKAGE / file).read_text().count(original) == 1, f"is not in the code: {original}"
     assert original != mistake
 
 
@@ -120,12 +194,12 @@ def test_the_conformance_table_catches(name: str, tmp_path: Path) -> None:
     (tmp_path / "dualavg" / file).write_text(source.replace(original, mistake))
     done = conformance(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    print(done.stdout.splitlines()[-3:])  # noqa: T201 - which property caught it: pytest -rP
+    print(done.stdout.splitlines()[-3:])  # noqa: T201 - the property that caught it, with pytest -rP
 
 
 @pytest.mark.slow
 def test_the_unchanged_code_passes_in_the_same_way(tmp_path: Path) -> None:
-    """Or the mutants above would be caught by something else than the table."""
+    """Otherwise something other than the mistake would make the table fail."""
     shutil.copytree(PACKAGE, tmp_path / "dualavg", ignore=shutil.ignore_patterns("__pycache__"))
     done = conformance(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

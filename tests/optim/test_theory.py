@@ -15,6 +15,7 @@ from dualavg import theory
 from dualavg._reference import ReferenceMDA
 
 log = logging.getLogger(__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- alpha_k --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dualavg._reference import ReferenceDualAveraging, coupled_c
 
 @dataclass(frozen=True)
 class Case:
-    """An optimizer class with its settings, and what the reference needs to do the same."""
+    """An optimizer class with its settings, and those of its reference."""
 
     name: str
     cls: type[torch.optim.Optimizer] = MDA
@@ -21,8 +21,8 @@ class Case:
     weighting: str = "sqrt"
     scaling: str = "sqrt"
 
-    def make(self, params: Any, **more: Any) -> torch.optim.Optimizer:
-        settings = {**self.settings, **more}
+    def make(self, params: Any, **changes: Any) -> torch.optim.Optimizer:
+        settings = {**self.settings, **changes}
         if settings.pop("tensor_lr", False):
             settings["lr"] = torch.tensor(settings.get("lr", 1.0), dtype=torch.float64)
         return self.cls(params, **settings)
@@ -35,14 +35,14 @@ class Case:
 
 
 def _cases() -> Iterator[Case]:
-    for case in _paths_of_torch():
+    for case in _unfused_cases():
         yield case
-        if "foreach" not in case.settings:  # two ways of doing the same
+        if "foreach" not in case.settings:  # foreach and fused exclude each other
             fused = {**case.settings, "fused": True}
             yield replace(case, name=f"{case.name}-fused", settings=fused)
 
 
-def _paths_of_torch() -> Iterator[Case]:
+def _unfused_cases() -> Iterator[Case]:
     yield Case("mda")
     yield Case("mda-plain", settings={"momentum": 0.0})
     yield Case("mda-decay", settings={"weight_decay": 0.01})
@@ -81,7 +81,7 @@ def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, see
 
 
 def gradient(x: Tensor, k: int) -> Tensor:
-    """A noisy gradient of a smooth function: depends on where x is, so that errors would feed back."""
+    """A noisy gradient of a smooth function. It depends on x, so that errors feed back."""
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1000 + k), dtype=torch.float64)
     return (0.1 * torch.sin(x.detach().to(_wide(x))) + 0.1 * noise).to(x.dtype)
 
@@ -97,7 +97,7 @@ def train(
     gradient: Callable[[Tensor, int], Tensor] = gradient,
     before_step: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Give every parameter its gradient and take the steps, under a step size that rises and falls."""
+    """Set every gradient and take the steps, with a step size that rises and falls."""
     base = [float(group["lr"]) for group in optimizer.param_groups]
     for k in steps:
         for group, lr in zip(optimizer.param_groups, base, strict=True):
@@ -125,7 +125,7 @@ def shape_of_lr(k: int) -> float:
 
 
 class ReferenceGroup:
-    """The reference for one parameter with the settings of its group, coupling included."""
+    """The reference of one parameter, with the settings and the coupling of its group."""
 
     def __init__(self, case: Case, x0: Tensor) -> None:
         self.reference = case.reference(x0)
@@ -144,7 +144,7 @@ def all_params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def snapshot(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every number that the optimizer and its parameters hold."""
+    """Copies of all parameters and state."""
     tensors = [p.detach().clone() for p in all_params(optimizer)]
     for p in all_params(optimizer):
         tensors += [value.clone() for value in optimizer.state.get(p, {}).values()]

@@ -1,25 +1,13 @@
-"""Tensors of every shape and stride that a parameter may have, and how far two of them are apart."""
+"""Tensors of every shape and stride that a parameter may have."""
 
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
-
-ULP = {torch.float32: 2**-23, torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float64: 2**-52}
-
-
-def ulps(a: Tensor, b: Tensor, *terms: Tensor) -> float:
-    """Largest distance in units of the last place of the largest: of both, or of what they are sums of."""
-    if a.numel() == 0:
-        return 0.0
-    size = torch.stack([t.detach().abs().double() for t in (a, b, *terms)]).amax(0).clamp(min=1e-30)
-    unit = 2.0 ** size.log2().floor() * ULP[a.dtype]
-    return float(((a.double() - b.double()).abs() / unit).max())
 
 
 def layouts() -> dict[str, Any]:
-    """Makers of one tensor each, all of which a parameter may be."""
+    """Functions that create a tensor of some layout, by name."""
     return {
         "plain": torch.randn,
         "empty": lambda _: torch.randn(0, 3),
@@ -33,7 +21,7 @@ def layouts() -> dict[str, Any]:
     }
 
 
-HOW: dict[str, Any] = {  # what a step may be asked for, besides a layout
+SETTINGS: dict[str, Any] = {  # of random steps
     "layout": st.sampled_from(sorted(layouts())),
     "other_strides": st.booleans(),
     "weight_decay": st.sampled_from([0.0, 0.01]),

@@ -1,4 +1,4 @@
-"""What the two processes of test_distributed.py do; in a module of its own, so that they can import it."""
+"""What the two processes of test_distributed.py run; in a module of its own, so that they can import it."""
 
 import os
 from collections.abc import Callable
@@ -38,9 +38,9 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, 
         optimizer.step()
 
 
-def alone(dtype: torch.dtype = torch.float64, **how: Any) -> list[Tensor]:
+def alone(dtype: torch.dtype = torch.float64, **kernel: Any) -> list[Tensor]:
     model = network(dtype)
-    fit(model, MDA(model.parameters(), weight_decay=1e-3, **how), range(STEPS), slice(None))
+    fit(model, MDA(model.parameters(), weight_decay=1e-3, **kernel), range(STEPS), slice(None))
     return [p.detach() for p in model.parameters()]
 
 
@@ -52,8 +52,8 @@ def _worker(rank: int, task: Callable[[slice, Path], Any], folder: Path) -> None
         task(slice(rank * 4, rank * 4 + 4), folder)
     finally:
         dist.destroy_process_group()
-    # Device meshes keep gloo's threads alive beyond that; one that still holds a tensor while the interpreter
-    # is taken down aborts the process now and then.
+    # Device meshes keep gloo's threads alive. One that still holds a tensor at the interpreter's shutdown
+    # sometimes aborts the process.
     os._exit(0)
 
 
@@ -66,10 +66,10 @@ def ddp(part: slice, folder: Path) -> None:
 
     model = network()
     fit(DistributedDataParallel(model), MDA(model.parameters(), weight_decay=1e-3), range(STEPS), part)
-    torch.save([p.detach() for p in model.parameters()], folder / f"rank{dist.get_rank()}.pt")
+    torch.save([p.detach() for p in model.parameters()], folder / f"ddp-rank{dist.get_rank()}.pt")
 
 
-def _sharded(dtype: torch.dtype, **how: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _sharded(dtype: torch.dtype, **kernel: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -77,26 +77,29 @@ def _sharded(dtype: torch.dtype, **how: Any) -> tuple[torch.nn.Module, torch.opt
     mesh = init_device_mesh("cpu", (2,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
-    return model, MDA(model.parameters(), weight_decay=1e-3, **how)
+    return model, MDA(model.parameters(), weight_decay=1e-3, **kernel)
 
 
-def fsdp2(part: slice, folder: Path, dtype: torch.dtype = torch.float64, **how: Any) -> None:
-    """Half the run, a sharded checkpoint, and the other half in new objects."""
-    model, optimizer = _sharded(dtype, **how)
-    fit(model, optimizer, range(STEPS // 2), part)
-    state = optimizer.state[next(iter(model.parameters()))]
-    assert type(state["s"]) is type(state["x0"]) is type(next(iter(model.parameters())).data)
-    weights, saved = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optimizer": saved}, checkpoint_id=folder / "checkpoint")
-    fit(model, optimizer, range(STEPS // 2, STEPS), part)
-    whole = [p.full_tensor() for p in model.parameters()]
+def fsdp2(part: slice, folder: Path, dtype: torch.dtype, kernels: list[dict[str, Any]]) -> None:
+    """Half the run, a sharded checkpoint, and the other half in new objects: once for each kernel."""
+    for i, kernel in enumerate(kernels):
+        model, optimizer = _sharded(dtype, **kernel)
+        fit(model, optimizer, range(STEPS // 2), part)
+        state = optimizer.state[next(iter(model.parameters()))]
+        assert type(state["s"]) is type(state["x0"]) is type(next(iter(model.parameters())).data)
+        weights, saved = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optimizer": saved}, checkpoint_id=folder / f"checkpoint-{i}")
+        fit(model, optimizer, range(STEPS // 2, STEPS), part)
+        expected = [p.full_tensor() for p in model.parameters()]
 
-    model, optimizer = _sharded(dtype, **how)
-    weights, saved = get_state_dict(model, optimizer)
-    target = {"model": weights, "optimizer": saved}
-    dcp.load(target, checkpoint_id=folder / "checkpoint")
-    set_state_dict(model, optimizer, model_state_dict=target["model"], optim_state_dict=target["optimizer"])
-    fit(model, optimizer, range(STEPS // 2, STEPS), part)
-    resumed = [p.full_tensor() for p in model.parameters()]
-    assert all(torch.equal(p, q) for p, q in zip(whole, resumed, strict=True))
-    torch.save([p.detach() for p in resumed], folder / f"rank{dist.get_rank()}.pt")
+        model, optimizer = _sharded(dtype, **kernel)
+        weights, saved = get_state_dict(model, optimizer)
+        target = {"model": weights, "optimizer": saved}
+        dcp.load(target, checkpoint_id=folder / f"checkpoint-{i}")
+        set_state_dict(
+            model, optimizer, model_state_dict=target["model"], optim_state_dict=target["optimizer"]
+        )
+        fit(model, optimizer, range(STEPS // 2, STEPS), part)
+        resumed = [p.full_tensor() for p in model.parameters()]
+        assert all(torch.equal(p, q) for p, q in zip(expected, resumed, strict=True))
+        torch.save([p.detach() for p in resumed], folder / f"fsdp2-{i}-rank{dist.get_rank()}.pt")
