@@ -1,18 +1,18 @@
-"""Pure bfloat16 training: what does each optimizer lose against its own float32 run?
+"""Pure bfloat16 training: how much does each optimizer lose against its own float32 run?
 
     python benchmarks/bf16_training.py                              # about 2 minutes on one core
-    python benchmarks/bf16_training.py --figure docs/img/bf16.svg   # the documentation's figure as well
+    python benchmarks/bf16_training.py --figure docs/img/bf16.svg   # also draws the documentation's figure
     python benchmarks/bf16_training.py --tune                       # how LRS was chosen
 
 A small network learns scikit-learn's digits three times from the same start, on the same batches:
 
     float32    weights, gradients and arithmetic in float32
-    bf16       all in bfloat16, nothing else kept: `model.to(torch.bfloat16)` and an ordinary loop
+    bf16       all in bfloat16: `model.to(torch.bfloat16)` and an ordinary loop
     masters    the control: network and gradients in bfloat16, but the optimizer works on float32 copies of
-               the weights, so what is left of the gap is the fault of the gradients, not of the optimizer
+               the weights; the remaining gap is due to the gradients, not to the optimizer
 
-The score is the loss on the whole training set, computed in float32 from the weights at the end. Only
-differences within an optimizer mean anything here; examples/digits.py compares optimizers.
+The score is the loss on the full training set, computed in float32 from the final weights. Compare modes of
+one optimizer only; examples/digits.py compares optimizers.
 """
 
 import argparse

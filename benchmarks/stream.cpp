@@ -1,4 +1,4 @@
-// The least that a step of MDA moves: reads g, x, x0, s and writes x, s, with next to no arithmetic.
+// The memory traffic of a step of MDA: reads g, x, x0, s and writes x, s, with almost no arithmetic.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,8 +14,8 @@ extern "C" void stream(float* __restrict__ x, const float* __restrict__ g, const
     }
 }
 
-// Nanoseconds that a cache line takes from one core to the other, or 0 if it has not gone often enough within a hundredth
-// of a second: on machines of several chiplets it tells whether two cores share one, and its way to memory.
+// Nanoseconds that a cache line takes from one core to the other; 0 if the exchanges take more than a hundredth of
+// a second. On processors of several chiplets it tells whether two cores share one, and its path to memory.
 extern "C" double between_cores() {
     using Clock = std::chrono::steady_clock;
     constexpr int ROUNDS = 500;

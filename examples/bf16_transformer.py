@@ -10,14 +10,13 @@ A word-level language model learns docstrings several times from the same start,
     float32      weights, gradients and arithmetic in float32
     bf16         `model.to(torch.bfloat16)` and an ordinary loop; nothing else is kept
     masters      the control: the network in bfloat16, the optimizer on float32 copies of its weights
-    nearest      MDA only: as bf16, but every weight is rounded to the nearest, not in turns
-    stochastic   MDA only: as bf16, but every weight is rounded up or down by chance, right on average
+    nearest      MDA only: as bf16, but every weight is rounded to nearest, without dither
+    stochastic   MDA only: as bf16, but every weight is rounded up or down at random, without bias
 
 The step size is constant after a warm-up (unless --decay), so that c stays at 0.1: the hard case. Rounded to
-the nearest, the average x may lag behind the exact average y of the same z by up to 1/(2c) = 5 units in the
-last place.
-The score is the training loss over fixed blocks of the training text, in float32 arithmetic. Compare modes of
-one optimizer at one lr. A run whose loss is not a number or above the untrained network's has diverged.
+nearest, the average x may lag behind the exact average y of the same z by up to 1/(2c) = 5 units in the last
+place. The score is the training loss over fixed blocks of the training text, in float32 arithmetic. Compare
+modes of one optimizer at one lr. A run whose loss is NaN or above the untrained network's has diverged.
 """
 
 import argparse
@@ -35,13 +34,13 @@ from dualavg import MDA
 
 WORDS, LENGTH, BATCH, SCORED = 2000, 32, 16, 256
 MODES = ("float32", "bf16", "masters", "nearest", "stochastic")
-OURS = ("nearest", "stochastic")  # other ways of rounding, for MDA alone
+OURS = ("nearest", "stochastic")  # other roundings, for MDA only
 OPTIMIZERS = {
     "MDA": (MDA, {}, (1.5, 5.0, 10.0)),
     "SGD+M": (torch.optim.SGD, {"momentum": 0.9}, (0.15, 0.5, 1.0)),
     "AdamW": (torch.optim.AdamW, {}, (0.001, 0.003, 0.01)),
 }
-# Bytes a parameter in bf16: weights, gradient, state; with masters 4 more, and float32 state.
+# Bytes per parameter in bf16: weights, gradient, state; with masters 4 more, and float32 state.
 BYTES = {"MDA": (10, 16), "SGD+M": (6, 12), "AdamW": (8, 16)}
 
 

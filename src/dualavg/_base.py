@@ -78,10 +78,8 @@ class AnchoredOptimizer(Optimizer, ABC):
         }
 
     def _init_group(self, group: Group, *lists: list[Tensor]) -> None:
-        """Collect the tensors of parameters that have a gradient; create state where there is none.
-
-        Dynamo special-cases this name: it runs the method instead of tracing it, and requires empty lists.
-        """
+        """Collect the tensors of parameters that have a gradient; create state where there is none."""
+        # Dynamo special-cases this name: it runs the method instead of tracing it, and requires empty lists.
         params, grads, x0s, sums, steps, betas, averages = lists
         for p in group["params"]:
             grad = p.grad
