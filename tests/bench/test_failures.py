@@ -22,7 +22,7 @@ GRIDS = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in BEST}
 
 
 def failing(fails: Any, executed: list[RunSpec]) -> Any:
-    """An executor of which some runs fail, as the engine says it: when all others are done."""
+    """An executor of which some runs fail, as the executor reports it: when all others are done."""
     execute = pretend(BEST, executed)
 
     def run(specs: list[RunSpec]) -> list[RunResult]:

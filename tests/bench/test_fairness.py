@@ -66,6 +66,13 @@ def test_without_extension_the_verdict_names_the_edge(tmp_path: Path) -> None:
     assert summary.command.endswith(" --no-extend")
 
 
+def test_a_spec_has_the_class_and_all_settings_of_its_optimizer(tmp_path: Path) -> None:
+    grid = Grid(lr=(1.0,), settings={"nesterov": True})
+    spec = make_study(tmp_path, grids={"sgd": grid}).spec("sgd", Point(1.0), seed=0, test=False)
+    assert spec.optimizer_class == "torch.optim.sgd.SGD"
+    assert spec.optimizer_settings == {"momentum": 0.9, "nesterov": True}
+
+
 def test_the_hash_covers_what_can_change_a_result() -> None:
     recipe = make_recipe()
     spec = make_spec(recipe)
@@ -83,6 +90,7 @@ def test_the_hash_covers_what_can_change_a_result() -> None:
         {"point": Point(1.0, 0.1, "linear")},
         {"point": Point(1.0, 0.0, "constant")},
         {"optimizer_settings": {"momentum": 0.5}},
+        {"optimizer_class": "torch.optim.sgd.SGD"},
         {"seed": 1},
         {"test": False},
         {"versions": {"torch": "3"}},

@@ -246,7 +246,7 @@ def test_what_a_recipe_raises_is_reported_with_its_line(name: str, raising: Any,
     part = "A training step" if name == "loss" else name
     assert str(raised.value) == f"{part} of recipe lines raised {what} (test_mistakes.py, line {line})."
     assert ("raise KeyError" if raising is raises else "sys.exit") in raised.value.details
-    assert "runner.py" not in raised.value.details
+    assert "training.py" not in raised.value.details
     again = pickle.loads(pickle.dumps(raised.value))
     assert (str(again), again.details) == (str(raised.value), raised.value.details)
 

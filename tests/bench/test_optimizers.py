@@ -10,6 +10,7 @@ from support.lines import Lines, execute, make_recipe, make_spec, numbers
 
 from dualavg import MDA, DualAveraging
 from dualavg_bench.recipe import Point, Recipe, Splits, registry
+from dualavg_bench.recipe.optimizers import OPTIMIZERS
 from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
 
 FOREIGN = {"madgrad.MADGRAD": 0.01, "schedulefree.SGDScheduleFree": 0.5, "torch.optim.Rprop": 0.001}
@@ -37,7 +38,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_registered_optimizer_is_tested() -> None:
-    assert set(CLASSES) == set(registry.OPTIMIZERS)
+    assert set(CLASSES) == set(OPTIMIZERS)
 
 
 @pytest.mark.parametrize("name", CLASSES)

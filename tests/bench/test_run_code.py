@@ -53,6 +53,12 @@ def project(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_a_new_name_in_the_table_of_optimizers_keeps_the_names_of_runs() -> None:
+    """The table fills in the spec, which a test of the study holds; its own text does not count."""
+    _, path = load("cifar10", "quick")
+    assert "dualavg_bench.recipe.optimizers" not in trace(path, [registry.module_of("mda")]).modules
+
+
 def digest(project):
     return trace(project / "recipe.py").digest
 

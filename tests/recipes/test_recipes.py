@@ -170,6 +170,7 @@ def test_a_resumed_run_is_bitwise_equal(name, embedded, tmp_path):
         settings=recipe.settings(),
         optimizer="mda",
         point=Point(0.3, 0.0, recipe.grids["mda"].schedule[0]),
+        optimizer_class="",
         optimizer_settings={},
         seed=0,
         test=False,

@@ -71,7 +71,8 @@ def make_recipe(splits: Splits | None = None, **changes: Any) -> Recipe:
 
 
 def make_spec(recipe: Recipe, optimizer: str = "mda", lr: float = 1.0, seed: int = 0, **more: Any) -> RunSpec:
-    values = {"test": True, "point": Point(lr, 0.0, "linear"), "optimizer_settings": {}, **more}
+    values = {"test": True, "point": Point(lr, 0.0, "linear"), **more}
+    values = {"optimizer_class": "", "optimizer_settings": {}, **values}
     if "data" not in values:
         values["data"] = fingerprint(recipe.data(Path()), test=values["test"])
     return RunSpec(

@@ -1,32 +1,14 @@
-"""The registry of optimizers: the names that recipes and commands use."""
+"""Finds and makes optimizers, by a name of `optimizers.py` or by a dotted path."""
 
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from dualavg_bench.recipe.optimizers import OPTIMIZERS, Entry
 from dualavg_bench.recipe.settings import Grid, Point
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The dotted path of a class, and its settings unless a recipe changes them."""
-
-    path: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-OPTIMIZERS = {
-    "mda": Entry("dualavg.MDA", {"momentum": 0.9}),
-    "da": Entry("dualavg.DualAveraging", {"average": False}),
-    "da+momentum": Entry("dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
-    "sgd": Entry("torch.optim.SGD", {"momentum": 0.9}),
-    "adam": Entry("torch.optim.Adam"),
-    "adamw": Entry("torch.optim.AdamW"),
-}
 
 
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:

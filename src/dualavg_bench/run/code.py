@@ -1,15 +1,15 @@
 """The code that names a run: the recipe's file, the modules it imports, the versions of installed packages.
 
-Code is compared by its syntax tree, without comments, docstrings and formatting, and wherever a file lies: to
-reword, reformat or move a module leaves the names of runs as they are. To change a constant, a default or the
-body of a function does not.
+Code is compared by its syntax tree, without comments, docstrings and formatting. Rewording, reformatting or
+moving a module keeps the names of runs. Changing a constant, a default or a function's body changes them.
 
-Followed are the modules that the recipe, the training loop and the optimizer's class import, and theirs in
-turn: `dualavg`, `dualavg_bench`, and whatever lies outside of the standard library and site-packages. Of an
-installed package, the version counts. `dualavg_bench.store` is not followed: how a result is written changes
-no number. Files are only read, never executed, so a module that is loaded by name counts only if the name
-stands in the text: as the argument of `import_module`, or as a string such as "helpers.py" or "kernel.cpp",
-relative to the file that has it.
+We follow the modules that the recipe, the training loop and the optimizer's class import, and the modules
+that these import: of `dualavg`, of `dualavg_bench`, and all outside of the standard library and site-packages.
+Of an installed package, the version counts. Two parts are not followed. How a result is written (`store`)
+changes no number. The table of named optimizers only fills in the spec.
+
+Files are read, never executed. So a module that is loaded by name counts only if its name is in the text: as
+the argument of `import_module`, or as a string such as "helpers.py" or "kernel.cpp", relative to that file.
 """
 
 import ast
@@ -28,7 +28,7 @@ from pathlib import Path
 from dualavg_bench.recipe.user_code import is_installed_file
 
 ALWAYS = ("dualavg_bench.run.training",)
-NOT_FOLLOWED = "dualavg_bench.store"
+NOT_FOLLOWED = ("dualavg_bench.store", "dualavg_bench.recipe.optimizers")
 BUILDS_KERNELS = "dualavg._fused"  # the C++ in its folder counts wherever it is followed
 OWN_PACKAGES = ("dualavg", "dualavg_bench")
 _FILE = re.compile(r"[^\n*?]+\.(py|cpp|cu|h)")
@@ -58,8 +58,8 @@ class _Import:
     name: str = ""
 
     @property
-    def is_hidden(self) -> bool:
-        return f"{self.module}.".startswith(f"{NOT_FOLLOWED}.")
+    def is_not_followed(self) -> bool:
+        return f"{self.module}.".startswith(tuple(f"{module}." for module in NOT_FOLLOWED))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _File:
             yield from ((path.name, _File(path)) for path in sorted(sources))
         elif self.module.partition(".")[0] not in OWN_PACKAGES:
             for name in names:
-                with contextlib.suppress(OSError, ValueError):  # as long as a name, or with a zero in it
+                with contextlib.suppress(OSError, ValueError):  # too long for a path, or with a NUL in it
                     if (path := (self.path.parent / name).resolve()).is_file():
                         yield name, _File(path)
 
@@ -128,7 +128,7 @@ def _follow(file: _File, packages: dict[str, str]) -> tuple[str, list[_File]]:
         modules = _modules_of(imported, packages)
         found += modules
         if not modules:
-            meaning = f"{NOT_FOLLOWED if imported.is_hidden else imported.module} {imported.name}"
+            meaning = f"{'' if imported.is_not_followed else imported.module} {imported.name}"
         elif modules[0].module == f"{imported.module}.{imported.name}":
             meaning = modules[0].read().digest
         else:
@@ -212,7 +212,7 @@ def _modules_of(imported: _Import, packages: dict[str, str]) -> list[_File]:
     returned for what is not followed; an installed package is added to `packages`.
     """
     top = imported.module.partition(".")[0]
-    if not top or top in sys.stdlib_module_names or imported.is_hidden:
+    if not top or top in sys.stdlib_module_names or imported.is_not_followed:
         return []
     root = None
     with contextlib.suppress(ImportError, ValueError):

@@ -1,8 +1,8 @@
-"""The data that name a run: what it can see of them through `batch`, wherever the folder lies.
+"""The fingerprint of the data, part of a run's name: a hash of the examples that `batch` returns.
 
-Every example counts while they are few. Beyond `MANY` examples or `MANY_BYTES` of a split, an even sample
-does, and a change between the examples of the sample goes unseen. The fingerprint is computed for the study
-and again in every run, so it has to be cheap.
+A small split is hashed completely. Of a split with more than `MANY` examples or `MANY_BYTES`, only an evenly
+spaced sample is, and a change between the examples of the sample is not noticed. The fingerprint is computed
+for the study and again in every run, so it has to be cheap.
 """
 
 import contextlib

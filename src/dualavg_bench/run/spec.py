@@ -18,6 +18,7 @@ class RunSpec:
     data: str  # fingerprint of the data, see `data.py`
     settings: Mapping[str, Any]  # Recipe.settings()
     optimizer: str
+    optimizer_class: str  # its dotted path
     point: Point
     optimizer_settings: Mapping[str, Any]
     seed: int

@@ -25,7 +25,7 @@ from dualavg_bench.store.files import StoreError, write_atomically, write_error
 from dualavg_bench.store.results import RunResult
 
 
-class HeldError(Exception):
+class RunLockedError(Exception):
     """Another process works on the run."""
 
 
@@ -112,14 +112,14 @@ class RunFolder:
             timeout: seconds to wait for it; negative waits for ever.
 
         Raises:
-            HeldError: the timeout has passed.
+            RunLockedError: the timeout has passed.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / ".lock", is_singleton=True)
             lock.acquire(timeout=timeout)
         except filelock.Timeout:
-            raise HeldError(str(self.path)) from None
+            raise RunLockedError(str(self.path)) from None
         except OSError as error:
             raise write_error(self.path / ".lock", error) from error
         try:

@@ -1,4 +1,4 @@
-"""The summary of a study: the schema of `summary.json`. Every figure has its n and the hashes of its runs."""
+"""The summary of a study: the schema of `summary.json`. Every number has its n and the hashes of its runs."""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
@@ -168,7 +168,7 @@ class Summary(Document):
     optimizers: dict[str, OptimizerSummary]
     extension: Extension
     failures: list[FailedRun]
-    comparisons: list[Comparison]  # from the best pair to the worst
+    comparisons: list[Comparison]  # ordered by the rank of `a`, then of `b`
     verdict: str
     sensitivity: dict[str, list[GridPoint]]
     budget: dict[str, Budget]

@@ -106,14 +106,16 @@ class Study:
             with user_code(self.recipe.name, "batch"):
                 self.fingerprints[test] = fingerprint(splits, test=test)
         code, grid = self.codes[name], self.recipe.grids.get(name)
+        cls, settings = registry.find(name)
         return RunSpec(
             recipe=self.reference,
             source=code.digest,
             data=self.fingerprints[test],
             settings=self.recipe.settings(),
             optimizer=name,
+            optimizer_class=f"{cls.__module__}.{cls.__qualname__}",
             point=point,
-            optimizer_settings=grid.settings if grid else {},
+            optimizer_settings=settings | dict(grid.settings if grid else {}),
             seed=seed,
             test=test,
             versions={**code.packages, "torch": torch.__version__, "dualavg": version("dualavg")},

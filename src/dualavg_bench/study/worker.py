@@ -22,7 +22,7 @@ from dualavg_bench.run.code import trace
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.run.training import Interrupted, run
 from dualavg_bench.store.files import StoreError
-from dualavg_bench.store.folder import HeldError, RunFolder
+from dualavg_bench.store.folder import RunFolder, RunLockedError
 from dualavg_bench.store.results import RunResult
 
 MOST_CRASHES = 3  # of workers, before a run is given up
@@ -49,9 +49,11 @@ def execute_one(spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, stud
                 _check_versions(spec)
                 recipe, path = load(spec.recipe, scale)
                 if trace(path, [module_of(spec.optimizer)]).digest != spec.source:
-                    raise StoreError(f"{spec.recipe} changed during its study: start the study again.")
+                    raise StoreError(
+                        f"The code of {spec.recipe} changed during its study: start the study again."
+                    )
                 return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=is_cancelled)
-    except (HeldError, Interrupted):
+    except (RunLockedError, Interrupted):
         return None
 
 
