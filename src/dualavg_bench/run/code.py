@@ -4,8 +4,8 @@ Code is compared by its syntax tree, without comments, docstrings and formatting
 moving a module keeps the names of runs. Changing a constant, a default or a function's body changes them.
 
 We follow the modules that the recipe, the training loop and the optimizer's class import, and the modules
-that these import: of `dualavg`, of `dualavg_bench`, and all outside of the standard library and site-packages.
-Of an installed package, the version counts. Two parts are not followed. How a result is written (`store`)
+that these import: of `dualavg`, of `dualavg_bench`, and all outside of the standard library and
+site-packages. Of an installed package, the version counts. Two parts are not followed. How a result is written (`store`)
 changes no number. The table of named optimizers only fills in the spec.
 
 Files are read, never executed. So a module that is loaded by name counts only if its name is in the text: as
