@@ -29,10 +29,8 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
     test_score = untrained if diverged_at else changes.pop("test_score", final - 0.5)
     metric = changes.setdefault("metric", "accuracy")
     why = changes.pop("why", "the training loss is nan") if diverged_at else None
-    spec = {"optimizer": optimizer, "point": [lr, weight_decay, schedule], "seed": seed, "phase": phase}
     rng = random.Random(repr((optimizer, lr, weight_decay, schedule, seed, phase)))
     values = {
-        "hash": spec_hash(spec),
         "recipe": "cifar10",
         "scale": "quick",
         "optimizer": optimizer,
@@ -47,7 +45,6 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "status": "diverged" if diverged_at else "finished",
         "diverged_at": diverged_at,
         "why": why,
-        "spec": spec,
         **curves(rng, metric, final, untrained, diverged_at),
         "test": {"loss": 0.4, metric: test_score} if phase == "confirm" else None,
         "samples": [],
@@ -60,7 +57,16 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "packages": {},
         "machine": MACHINE,
     }
-    return RunResult(**values | changes)
+    values |= changes
+    settings = {"name": values["recipe"], "scale": values["scale"], "steps": values["steps"]}
+    spec = {
+        "settings": {**settings, "metric": [metric, values["higher_is_better"]]},
+        "optimizer": optimizer,
+        "point": [lr, weight_decay, schedule],
+        "seed": seed,
+        "phase": phase,
+    }
+    return RunResult(**{"spec": spec, "hash": spec_hash(spec), **values})
 
 
 def curves(rng, metric, final, untrained, diverged_at):

@@ -114,8 +114,9 @@ def _lead(summary: Summary, places: int, unit: str) -> str:
         lead = f"less than {10**-places:.{places}f}"
     lead = f"{lead}{' points' if unit == '%' else unit} ahead of {pair.b}"
     if pair.p_holm is None or pair.low is None or pair.high is None:
-        reason = "one seed" if pair.n == 1 else "the same difference in every seed"
-        return f"{lead}, which may be seed noise: with {reason} (n = {pair.n}) no test is possible"
+        if pair.n == 1:
+            return f"{lead}, which may be seed noise: one seed cannot tell"
+        return f"{lead} in each of {pair.n} seeds; without any spread, no p-value can be computed"
     low, high = sorted((summary.sign * pair.low, summary.sign * pair.high))
     significant = is_significant(pair.p_holm)
     noise = "more than seed noise explains" if significant else "no more than seed noise explains"

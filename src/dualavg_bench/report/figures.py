@@ -51,8 +51,8 @@ def worst_end(summary: Summary) -> str:
 def sensitivity(summary: Summary, prefix: str = "sensitivity") -> str:
     """Validation score against step size, with a line through the best of each step size.
 
-    A point far worse than the others would flatten them: it becomes a hollow caret at the worst end. There
-    are the crosses of diverged points, too, at a height of its own for each optimizer.
+    A point far worse than the others would flatten them: it becomes a hollow caret at the worst end.
+    Crosses mark diverged points there, at a separate height for each optimizer.
     """
     look, sign = _ranked_looks(summary), summary.sign
     grids = {name: [point for point in summary.sensitivity[name] if point.lr > 0] for name in look}

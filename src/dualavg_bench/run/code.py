@@ -5,8 +5,8 @@ moving a module keeps the names of runs. Changing a constant, a default or a fun
 
 We follow the modules that the recipe, the training loop and the optimizer's class import, and the modules
 that these import: of `dualavg`, of `dualavg_bench`, and all outside of the standard library and
-site-packages. Of an installed package, the version counts. Two parts are not followed. How a result is written (`store`)
-changes no number. The table of named optimizers only fills in the spec.
+site-packages. Of an installed package, the version counts. Two parts are not followed. How a result is
+written (`store`) changes no number. The table of named optimizers only fills in the spec.
 
 Files are read, never executed. So a module that is loaded by name counts only if its name is in the text: as
 the argument of `import_module`, or as a string such as "helpers.py" or "kernel.cpp", relative to that file.

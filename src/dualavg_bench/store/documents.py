@@ -81,7 +81,7 @@ def _problem(data: bytes, kind: type[Document], error: ValidationError) -> str:
     """Return what is wrong with the content of a file and what to do about it."""
     try:
         content = json.loads(data)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         return f"is not a complete {kind.NAME}: {kind.REMEDY}"
     version = content.get("format") if isinstance(content, dict) else None
     if not isinstance(version, int):

@@ -148,6 +148,11 @@ class RunResult(Document, Setting):
         in_spec = [self.spec.get(name) for name in ("optimizer", "point", "seed")]
         if in_spec != [self.optimizer, [getattr(self, axis) for axis in AXES], self.seed]:
             raise ValueError("optimizer, setting or seed are not those of spec")
+        settings = self.spec.get("settings")
+        names = ("name", "scale", "steps", "metric")
+        expected = [settings.get(name) for name in names] if isinstance(settings, dict) else None
+        if expected != [self.recipe, self.scale, self.steps, [self.metric, self.higher_is_better]]:
+            raise ValueError("recipe, scale, steps or metric are not those of spec")
         return self
 
     @model_validator(mode="after")
