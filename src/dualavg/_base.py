@@ -14,7 +14,6 @@ from dualavg._validation import (
     COUNTERS,
     SUM_DTYPES,
     Group,
-    convert_numbers,
     first_step_problem,
     state_mismatch,
     validate_saved,
@@ -35,7 +34,7 @@ class AnchoredOptimizer(Optimizer, ABC):
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
         validate_settings(defaults)
-        super().__init__(params, convert_numbers(defaults))
+        super().__init__(params, defaults)
 
     def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
@@ -51,12 +50,12 @@ class AnchoredOptimizer(Optimizer, ABC):
         """Add a group. Its parameters start their own k = 0 and x0 at their first step."""
         if not isinstance(param_group, dict):
             raise TypeError(f"A group must be a dict with 'params', got {type(param_group).__name__}.")
-        self._validate_settings({**self.defaults, **param_group})
-        super().add_param_group(convert_numbers(dict(param_group)))
+        group = {**self.defaults, **param_group}
+        self._validate_settings(group)
+        super().add_param_group(group)
         self.param_groups[-1]["peak_lr"] = new_peak(self.param_groups[-1]["lr"])
 
     def _validate_settings(self, group: Group) -> None:
-        """Raise ValueError if a setting of a group is invalid."""
         validate_settings(group)
 
     @abstractmethod
@@ -131,7 +130,7 @@ class AnchoredOptimizer(Optimizer, ABC):
         return loss
 
     def _check_ready(self) -> None:
-        """Raise if no step can be taken now."""
+        """Raise RuntimeError if no step can be taken now."""
 
     def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
         """Add x_k, where the gradients were computed, to the averaged iterates."""
@@ -139,7 +138,6 @@ class AnchoredOptimizer(Optimizer, ABC):
     def _validate_group(self, i: int, group: Group) -> None:
         """Raise ValueError if settings, gradients or state of a group are invalid."""
         validate_settings(group, read_tensors=not group["capturable"])  # reading waits for the device
-        convert_numbers(group)  # a scheduler may have set a numpy number
         keys = self._state_keys(group)
         for j, p in enumerate(group["params"]):
             grad = p.grad

@@ -119,8 +119,7 @@ class DualAveraging(AnchoredOptimizer):
     def _new_state(self, p: Tensor, group: Group) -> dict[str, Tensor]:
         state = super()._new_state(p, group)
         if group["scaling"] == "nesterov":
-            # In float64 if the device has it: each beta is computed from the previous one. Not 0-dim: see
-            # _scalars.new_peak.
+            # In float64 if possible: each beta is computed from the last one. Not 0-dim: see new_peak.
             device = state["step"].device
             dtype = torch.float32 if device.type == "mps" else torch.float64
             state["beta"] = torch.ones(1, dtype=dtype, device=device)

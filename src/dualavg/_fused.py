@@ -1,9 +1,8 @@
 """The fused operator: one pass over memory on CPUs, compiled at the first step with the user's compiler.
 
-A step reads g, x, x_0 and s and writes x and s: 24 bytes per float32 parameter, and memory is the limit. The
-for-loop makes three passes. `csrc/mda.cpp` does the same operations in the same order in one pass, as the
-torch operator `dualavg::step_`. The built library is cached. Its name contains hashes of all it depends on
-and of its own content, so that a file that is cut short is built again.
+A step must move 24 bytes per float32 parameter, and memory is the limit. `csrc/mda.cpp` does the for-loop's
+operations in one pass, as the torch operator `dualavg::step_`. The built library is cached. Its name contains
+hashes of all it depends on and of its own content, so that a file that is cut short is built again.
 """
 
 import functools
@@ -12,7 +11,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -32,7 +30,9 @@ Rows: TypeAlias = tuple[list[Any], ...]
 _SOURCE = Path(__file__).parent / "csrc" / "mda.cpp"
 _TORCH = Path(torch.__file__).parent
 _PLAIN = {Tensor, torch.nn.Parameter}
-_FLAGS = ("-O3", "-march=native", "-fPIC", "-std=c++17", "-ffp-contract=off")
+_FLAGS = ["-O3", "-march=native", "-fPIC", "-std=c++17", "-ffp-contract=off"]
+if platform.machine().lower() in ("x86_64", "amd64"):
+    _FLAGS.append("-mprefer-vector-width=256")  # measured to be faster than 512
 
 
 def is_available(device: torch.device) -> bool:
@@ -143,7 +143,7 @@ def _check_owner(folder: Path) -> None:
     if not folder.exists() or not hasattr(os, "getuid"):
         return
     status = folder.stat()
-    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
         raise OSError(f"others can write to its cache {folder}: set DUALAVG_CACHE to a folder of your own")
 
 

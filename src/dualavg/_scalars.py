@@ -63,7 +63,7 @@ def step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> lis
 def count_steps(steps: list[Tensor]) -> None:
     """Add one to every step count."""
     if steps[0].is_cpu and not torch.compiler.is_compiling():
-        # As in torch.optim: a number would be wrapped in a tensor once for every step count.
+        # As in torch.optim: a number would be wrapped in a tensor for every step count.
         torch._foreach_add_(steps, _ONE, alpha=1.0)
     else:
         torch._foreach_add_(steps, 1)

@@ -22,11 +22,14 @@ _LIMITS = {"lr": _LARGEST, "momentum": 1.0, "weight_decay": _LARGEST}
 
 
 def validate_settings(group: Group, *, read_tensors: bool = True) -> None:
-    """Raise ValueError if a setting is invalid. Reading a tensor lr may wait for its device."""
+    """Raise ValueError if a setting is invalid; convert numbers, such as numpy's, to floats in place.
+
+    Reading a tensor lr may wait for its device.
+    """
     for key, limit in _LIMITS.items():
         value = group[key]
         if type(value) is not float or not 0 <= value < limit:  # the usual case needs no more than this
-            _validate_number(key, value, limit, read_tensors=read_tensors)
+            group[key] = _validated_number(key, value, limit, read_tensors=read_tensors)
     for kernel in ("foreach", "fused"):
         if group[kernel] and group["differentiable"]:
             raise ValueError(f"{kernel}=True is not differentiable: leave {kernel}=None.")
@@ -39,29 +42,21 @@ def validate_settings(group: Group, *, read_tensors: bool = True) -> None:
         raise ValueError("anchor_dtype rounds parameters, which is not differentiable: leave it None.")
 
 
-def _validate_number(key: str, value: Any, limit: float, *, read_tensors: bool) -> None:
-    if key == "lr" and isinstance(value, Tensor):
-        if value.numel() != 1 or not value.is_floating_point():
-            size = f"{value.dtype} of shape {tuple(value.shape)}"
+def _validated_number(key: str, setting: Any, limit: float, *, read_tensors: bool) -> float | Tensor:
+    number = setting
+    if key == "lr" and isinstance(setting, Tensor):
+        if setting.numel() != 1 or not setting.is_floating_point():
+            size = f"{setting.dtype} of shape {tuple(setting.shape)}"
             raise ValueError(f"A tensor lr must be one floating-point number, got {size}.")
-        if not read_tensors:
-            return
-        value = value.item()
+        number = setting.item() if read_tensors else 0.0
     try:
-        valid = isinstance(value, Real) and 0 <= float(value) < limit
+        valid = isinstance(number, Real) and 0 <= float(number) < limit
     except OverflowError:
         valid = False
     if not valid:
         interval = "in [0, 1) (0.9 as in SGD, not 0.1)" if key == "momentum" else f"from 0 to {limit:g}"
-        raise ValueError(f"{key} must be a number {interval}, got {value!r}.")
-
-
-def convert_numbers(settings: Group) -> Group:
-    """Convert numbers of other types, such as numpy's, to floats in place: any checkpoint can hold those."""
-    for key in _LIMITS:
-        if type(settings.get(key)) is not float and isinstance(settings.get(key), Real):
-            settings[key] = float(settings[key])
-    return settings
+        raise ValueError(f"{key} must be a number {interval}, got {number!r}.")
+    return setting if isinstance(setting, Tensor) else float(number)
 
 
 def first_step_problem(p: Tensor, grad: Tensor) -> str | None:
@@ -83,7 +78,7 @@ def state_mismatch(p: Tensor, grad: Tensor, state: Any, keys: set[str]) -> str |
         x0, s = state["x0"], state["s"]
         if (
             p.shape == grad.shape == s.shape == x0.shape
-            and p.device == s.device == x0.device
+            and ((p.is_cpu and s.is_cpu and x0.is_cpu) or p.device == s.device == x0.device)
             and isinstance(state["step"], Tensor)
             and state.keys() == keys
         ):

@@ -92,7 +92,7 @@ def test_what_the_library_depends_on_is_in_its_name(
     change: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if change == "flags":
-        monkeypatch.setattr(_fused, "_FLAGS", (*_fused._FLAGS, "-DOTHER"))
+        monkeypatch.setattr(_fused, "_FLAGS", [*_fused._FLAGS, "-DOTHER"])
     elif change == "torch":
         monkeypatch.setattr(torch, "__version__", "2.99.0")
     else:

@@ -1,4 +1,4 @@
-"""State dicts: what is kept, what is refused, what an old file and torch.distributed.checkpoint get."""
+"""State dicts: what they keep, which are refused, old files, and torch.distributed.checkpoint."""
 
 import copy
 from pathlib import Path
@@ -17,8 +17,8 @@ both = pytest.mark.parametrize("cls", [MDA, DualAveraging])
 
 
 @both
-def test_an_old_checkpoint_loads_and_goes_on_to_the_same_numbers(cls: type[torch.optim.Optimizer]) -> None:
-    """tests/optim/fixtures/freeze.py made the file, once; it is never made again."""
+def test_an_old_checkpoint_loads_and_continues_to_the_same_result(cls: type[torch.optim.Optimizer]) -> None:
+    """tests/optim/fixtures/freeze.py wrote the file once; it must not be written again."""
     frozen = torch.load(FIXTURES / f"{cls.__name__}-0.1.pt", weights_only=True)
     params = [torch.nn.Parameter(p) for p in frozen["params"]]
     optimizer = cls([{"params": params[:1]}, {"params": params[1:]}])
@@ -29,7 +29,7 @@ def test_an_old_checkpoint_loads_and_goes_on_to_the_same_numbers(cls: type[torch
 
 
 @both
-def test_settings_that_an_older_version_did_not_know_get_their_defaults(
+def test_settings_that_an_older_version_lacks_get_their_defaults(
     cls: type[torch.optim.Optimizer],
 ) -> None:
     (p,) = parameters((3,))
@@ -45,7 +45,7 @@ def test_settings_that_an_older_version_did_not_know_get_their_defaults(
 
 
 @both
-def test_what_is_loaded_shares_no_memory_with_the_state_dict(cls: type[torch.optim.Optimizer]) -> None:
+def test_loaded_state_shares_no_memory_with_the_state_dict(cls: type[torch.optim.Optimizer]) -> None:
     """torch.optim would let two optimizers write to one buffer after b.load_state_dict(a.state_dict())."""
     (p,), (q,) = parameters((3,)), parameters((3,))
     first, second = cls([p]), cls([q])
@@ -57,7 +57,7 @@ def test_what_is_loaded_shares_no_memory_with_the_state_dict(cls: type[torch.opt
         assert torch.equal(first.state[p][key], value)
 
 
-def test_hooks_of_the_user_run_around_the_loading() -> None:
+def test_the_user_s_hooks_run_around_the_loading() -> None:
     (p,), (q,) = parameters((3,), dtype=torch.float32), parameters((3,), dtype=torch.bfloat16)
     first, second = MDA([p]), MDA([q])
     train(first, range(3))
@@ -151,7 +151,7 @@ def test_an_altered_state_dict_is_refused_before_anything_changes(alter: Any, se
     assert second.param_groups[0] == settings
 
 
-def test_a_peak_saved_as_a_number_is_taken() -> None:
+def test_a_peak_saved_as_a_number_is_loaded() -> None:
     (p,) = parameters((3,))
     optimizer = MDA([p])
     train(optimizer, range(2))
@@ -171,7 +171,7 @@ def test_a_state_of_another_shape_is_refused() -> None:
     assert not second.state
 
 
-def test_an_average_is_there_only_if_it_was_kept() -> None:
+def test_an_average_is_loaded_only_if_it_was_kept() -> None:
     (p,), (q,) = parameters((3,)), parameters((3,))
     without, optimizer = DualAveraging([p], average=False), DualAveraging([q])
     train(without, range(2))
@@ -206,7 +206,7 @@ def test_the_initialising_step_of_dcp_leaves_parameters_bit_exact(
     assert optimizer.param_groups[0]["peak_lr"] == 0
 
 
-def test_weights_loaded_after_that_step_need_a_new_anchor() -> None:
+def test_weights_loaded_after_that_step_need_reset_anchor() -> None:
     model, elsewhere = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     optimizer = MDA(model.parameters())
     get_optimizer_state_dict(model, optimizer)
@@ -254,7 +254,7 @@ def test_a_run_resumes_bitwise_from_a_distributed_checkpoint(
     assert torch.equal(*peaks)
 
 
-def test_a_gradient_that_comes_after_loading_continues_the_count() -> None:
+def test_a_step_after_loading_continues_the_count() -> None:
     (p,) = parameters((3,))
     first = MDA([p])
     train(first, range(7))

@@ -1,4 +1,4 @@
-"""Pure bfloat16 training loses nothing to the optimizer: rounding of x does not add up.
+"""Pure bfloat16 training loses nothing to the optimizer: rounding errors of x do not accumulate.
 
 Settings, seeds and the factor 5 were fixed before these tests were first run: the middle lr that
 benchmarks/bf16_training.py takes for each optimizer, and seeds 0 to 4, each of which must satisfy the claim
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @functools.cache
 def train(name: str, dtype: torch.dtype) -> tuple[Tensor, torch.optim.Optimizer]:
-    """Final loss of each seed on the whole training set, in float32, and the optimizer.
+    """Final loss of each seed on the full training set, in float32, and the optimizer.
 
-    The seeds are slices of one batched network: the optimizers are elementwise, so they do not meet.
+    The seeds are slices of one batched network: the optimizers are elementwise, so seeds do not interact.
     """
     data = load_digits()
     images, labels = torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
@@ -68,7 +68,7 @@ def logits(weights: list[Tensor], images: Tensor) -> Tensor:
 
 
 def relative_gap(name: str) -> Tensor:
-    """What bfloat16 adds to the float32 loss of the same seed, relative to it."""
+    """The loss in bfloat16 minus that in float32 with the same seed, relative to the latter."""
     exact, _ = train(name, torch.float32)
     rounded, _ = train(name, BF16)
     return (rounded - exact) / exact
@@ -93,18 +93,18 @@ def test_bf16_costs_others_far_more_than_mda(name: str) -> None:
     assert relative_gap(name).min() > 5 * relative_gap("mda").abs().max()
 
 
-def test_after_a_decay_x_is_z_rounded() -> None:
-    # The coupling has raised c to 1: no average is left for x to lag behind in.
+def test_after_a_decay_x_is_z_rounded_once() -> None:
+    # The coupling has raised c to 1: x does not average any more.
     _, optimizer = train("mda", BF16)
     for p in optimizer.state:
         x, z = p.detach().double(), z_of(p, optimizer)
-        # Float32 arithmetic in between: a hair more than the half ulp of one rounding.
+        # Half an ulp of one rounding, and the errors of float32 arithmetic.
         assert ((x - z).abs() <= 0.5 * ulp(z) + 1e-6).all()
 
 
-def test_without_coupling_x_follows_z_all_the_same() -> None:
-    # With c = 0.1 to the end, rounding to the nearest would leave x up to 5 ulps from z, and 4 in the median.
-    # In turns, errors of 1/6 ulp^2 a step add up to a variance of (1/6) / (1 - 0.9^2): about 1 ulp.
+def test_without_coupling_x_follows_z_too() -> None:
+    # With c = 0.1 to the end, rounding to nearest would leave x up to 5 ulps from z, and 4 in the median.
+    # Dithered, errors of variance 1/6 ulp^2 per step add up to (1/6) / (1 - 0.9^2): about 1 ulp.
     _, optimizer = train("mda-uncoupled", BF16)
     for p in optimizer.state:
         x, z = p.detach().double(), z_of(p, optimizer)
@@ -154,12 +154,12 @@ def test_gradients_too_small_for_bf16_sgd_move_the_parameter() -> None:
     assert torch.equal(stuck[0], start)
     assert torch.equal(stuck[1], start)
     assert ((start.double() - exact) > 1).all()
-    # Far within the bound of the test above, with the ulp of the largest value on the way.
+    # Well within the bound of the test above, with the ulp of the largest value.
     assert ((moving.detach().double() - exact).abs() <= 1.5 * ulp(start)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_ten_bytes_a_parameter(dtype: torch.dtype) -> None:
+def test_ten_bytes_per_parameter(dtype: torch.dtype) -> None:
     p = nn.Parameter(torch.ones(1000, dtype=dtype))
     optimizer = MDA([p])
     p.grad = torch.ones_like(p)

@@ -63,7 +63,7 @@ def test_from_sgd_converts_the_settings_of_each_group() -> None:
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([2.0, 0.2, 1.0])
     assert [g["momentum"] for g in optimizer.param_groups] == [0.9, 0.5, 0.9]
     assert all(g["weight_decay"] == 1e-4 and g["maximize"] for g in optimizer.param_groups)
-    assert groups[0]["lr"] == 0.2  # what the caller handed in is the caller's
+    assert groups[0]["lr"] == 0.2  # the caller's dict is unchanged
 
 
 def test_from_sgd_takes_named_parameters_and_a_tensor_lr() -> None:
@@ -207,7 +207,7 @@ def test_an_lr_like_adams_is_legal() -> None:
 
 
 @pytest.mark.parametrize("lr", [math.nan, -1.0])
-def test_a_scheduler_that_sends_a_tensor_lr_astray_is_stopped_before_anything_moves(lr: float) -> None:
+def test_an_invalid_tensor_lr_from_a_scheduler_raises_before_anything_changes(lr: float) -> None:
     (p,) = parameters((2,))
     optimizer = MDA([p], lr=torch.tensor(1.0))
     p.grad = torch.ones_like(p)
@@ -222,7 +222,7 @@ def test_a_scheduler_that_sends_a_tensor_lr_astray_is_stopped_before_anything_mo
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-def test_a_gradient_of_another_shape_is_refused_before_anything_moves(foreach: bool) -> None:
+def test_a_gradient_of_another_shape_raises_before_anything_changes(foreach: bool) -> None:
     first, second = parameters((2,), (3,))
     optimizer = MDA([first, second], foreach=foreach)
     first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
@@ -264,8 +264,8 @@ def test_reset_anchor_after_a_parameter_changed_its_shape_starts_with_the_new_on
     assert optimizer.state[p]["step"] == 1
 
 
-def test_at_lr_zero_the_pull_goes_on() -> None:
-    """Inherent in the algorithm, and in the guide: z = x0 - s/beta with a fixed s comes back to x0."""
+def test_at_lr_zero_the_pull_continues() -> None:
+    """As the algorithm defines and the guide says: z = x0 - s/beta with a fixed s returns to x0."""
     (p,) = parameters((1,))
     optimizer = MDA([p])
     start = p.item()
