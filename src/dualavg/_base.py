@@ -125,8 +125,8 @@ class AnchoredOptimizer(Optimizer, ABC):
             ks = step_numbers(group, params, steps)
             self._average(params, averages, ks)
             lambdas, scales = self._weights(group, lr, ks, betas)
-            rows = (params, grads, x0s, sums, steps, lambdas, scales, ks)
-            update(rows, c=c, **{key: group[key] for key in _UPDATE_SETTINGS})
+            columns = (params, grads, x0s, sums, steps, lambdas, scales, ks)
+            update(columns, c=c, **{key: group[key] for key in _UPDATE_SETTINGS})
         return loss
 
     def _check_ready(self) -> None:

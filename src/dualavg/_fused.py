@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-# The columns x, g, x_0, s, step, lambda_k, beta_k and k + 1, with one row per parameter.
-Rows: TypeAlias = tuple[list[Any], ...]
+# The lists x, g, x_0, s, step, lambda_k, beta_k and k + 1, with one entry per parameter each.
+Columns: TypeAlias = tuple[list[Any], ...]
 
 _SOURCE = Path(__file__).parent / "csrc" / "mda.cpp"
 _TORCH = Path(torch.__file__).parent
@@ -49,25 +49,23 @@ def is_plain(tensors: Iterable[Tensor]) -> bool:
     return _PLAIN.issuperset(map(type, tensors))
 
 
-def step(rows: Rows, *, c: float, weight_decay: float, maximize: bool) -> Rows:
-    """Advance the parameters that fit the operator; return the rows of the others, or nothing.
+def step(columns: Columns, *, c: float, weight_decay: float, maximize: bool) -> Columns:
+    """Advance the parameters that fit the operator; return the columns of the others, or ().
 
-    Only the operator decides what fits, and it raises before it changes anything.
+    Of plain tensors, only the operator decides what fits. It raises before it changes anything.
     """
-    params, grads, x0s, sums, steps, *_ = rows
-    if (
-        not is_plain(chain(params, grads)) or torch.is_inference_mode_enabled()
-    ):  # where versions are not counted
-        return rows
+    params, grads, x0s, sums, steps, *_ = columns
+    if not is_plain(chain(params, grads)) or torch.is_inference_mode_enabled():  # no versions there
+        return columns
     try:
         increment_version(chain(params, sums, steps))  # torch does not do it for operators of the stable ABI
-        _operator().step_(*rows, c, weight_decay, maximize)
+        _operator().step_(*columns, c, weight_decay, maximize)
     except RuntimeError:
         misfits = _misfits(params, grads, x0s, sums, steps)
         fits = [i for i in range(len(params)) if i not in misfits]
         if fits:
-            _operator().step_(*_select(rows, fits), c, weight_decay, maximize)
-        return _select(rows, misfits)
+            _operator().step_(*_select(columns, fits), c, weight_decay, maximize)
+        return _select(columns, misfits)
     return ()
 
 
@@ -80,8 +78,8 @@ def _misfits(*lists: list[Tensor]) -> list[int]:
         return every
 
 
-def _select(rows: Rows, indices: list[int]) -> Rows:
-    return tuple([column[i] for i in indices] for column in rows)
+def _select(columns: Columns, indices: list[int]) -> Columns:
+    return tuple([column[i] for i in indices] for column in columns)
 
 
 @functools.cache
@@ -109,7 +107,7 @@ def _warn_once(reason: str) -> None:
     depth, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("dualavg", "torch"):
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(f"MDA(fused=True) runs its multi-tensor kernel: {reason}.", stacklevel=depth)
+    warnings.warn(f"fused=True runs the multi-tensor kernel: {reason}.", stacklevel=depth)
 
 
 def _build() -> Path:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from dualavg import _fused
-from dualavg._fused import Rows
+from dualavg._fused import Columns
 from dualavg._rounding import FRACTION_BITS, round_
 from dualavg._scalars import Scalar, count_steps
 
@@ -30,7 +30,7 @@ _PIECE = 1 << 17  # elements whose float32 copies stay in a CPU's cache
 
 
 def update(
-    rows: Rows,
+    columns: Columns,
     *,
     c: Scalar,
     weight_decay: float,
@@ -43,30 +43,31 @@ def update(
 
     Numbers are floats, or 0-dim tensors if the step is compiled or must not wait for a device.
     """
-    params, grads, ks = rows[0], rows[1], rows[-1]
+    params, grads, *_, ks = columns
     numbers: dict[str, Any] = {"c": c, "weight_decay": weight_decay, "maximize": bool(maximize)}
     if fused and not torch.compiler.is_compiling():  # Inductor fuses the for-loop's operations by itself
         foreach = isinstance(ks[0], Tensor) or not _fused.is_available(params[0].device)
         if not foreach:
-            rows = _fused.step(rows, **numbers)  # returns the rows that do not fit the operator
-            if not rows:
+            columns = _fused.step(columns, **numbers)  # what does not fit the operator
+            if not columns:
                 return
     elif foreach is None:
         # The for-loop on CPUs, as in torch.optim: each operation finds the tensor in the cache.
         foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)[1]
-    count_steps(rows[4])
+    _x, _g, _x0, _s, steps, *_ = columns
+    count_steps(steps)
     has_sparse_grad = any(grad.is_sparse for grad in grads)  # torch has no multi-tensor kernel for these
     if foreach and not has_sparse_grad:
-        _multi_tensor(rows, **numbers)
+        _multi_tensor(columns, **numbers)
     else:
-        _single_tensor(rows, **numbers, differentiable=differentiable)
+        _single_tensor(columns, **numbers, differentiable=differentiable)
 
 
 def _single_tensor(
-    rows: Rows, *, c: Scalar, weight_decay: float, maximize: bool, differentiable: bool
+    columns: Columns, *, c: Scalar, weight_decay: float, maximize: bool, differentiable: bool
 ) -> None:
     # Under `differentiable`, tensors that autograd may save are cloned: x and s change in place.
-    for x, g, x0, s, _, lam, beta, k in zip(*rows, strict=True):
+    for x, g, x0, s, _, lam, beta, k in zip(*columns, strict=True):
         s_complex = s
         if x.is_complex():
             x, g, x0, s = as_real(x), as_real(g.resolve_conj()), as_real(x0), as_real(s)  # noqa: PLW2901
@@ -93,9 +94,9 @@ def _single_tensor(
             x_.copy_(y)
 
 
-def _multi_tensor(rows: Rows, *, c: Scalar, weight_decay: float, maximize: bool) -> None:
-    for bucket in _buckets(rows):
-        params, grads, x0s, sums, _, lams, betas, ks = ([column[i] for i in bucket] for column in rows)
+def _multi_tensor(columns: Columns, *, c: Scalar, weight_decay: float, maximize: bool) -> None:
+    for bucket in _buckets(columns):
+        params, grads, x0s, sums, _, lams, betas, ks = ([column[i] for i in bucket] for column in columns)
         xs, ss, starts = ([as_real(t) for t in column] for column in (params, sums, x0s))
         gs = [as_real(g.resolve_conj()) for g in grads]
 
@@ -118,10 +119,10 @@ def _multi_tensor(rows: Rows, *, c: Scalar, weight_decay: float, maximize: bool)
                 x.copy_(y)  # torch's multi-tensor copy does not support sharded tensors
 
 
-def _buckets(rows: Rows) -> list[list[int]]:
+def _buckets(columns: Columns) -> list[list[int]]:
     """Group the indices of parameters that share device, dtypes, lambda_k and beta_k: one call for each."""
     buckets: dict[object, list[int]] = defaultdict(list)
-    for i, (x, _, x0, s, _, lam, beta, _) in enumerate(zip(*rows, strict=True)):
+    for i, (x, _, x0, s, _, lam, beta, _) in enumerate(zip(*columns, strict=True)):
         weights = None if isinstance(lam, Tensor) or isinstance(beta, Tensor) else (lam, beta)
         buckets[x.device, x.dtype, x0.dtype, s.dtype, weights].append(i)
     return list(buckets.values())

@@ -174,7 +174,7 @@ def test_what_prevents_the_build_is_one_warning(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     for (message, environment), caught in zip(environments.items(), json.loads(output), strict=True):
         assert len(caught) == 1, environment
-        assert caught[0].startswith("MDA(fused=True) runs its multi-tensor kernel: "), environment
+        assert caught[0].startswith("fused=True runs the multi-tensor kernel: "), environment
         assert message in caught[0]
         assert "\n" not in caught[0]
     assert list((tmp_path / "cache").iterdir()) == []  # what could not be loaded is not kept

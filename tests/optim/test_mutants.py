@@ -118,7 +118,7 @@ MUTANTS = {
     "multi-tensor: beta of the first parameter for all": (
         "_update.py",
         "_foreach_add_scaled_(ys, ss, [-(c / beta) for beta in betas])",
-        "_foreach_add_scaled_(ys, ss, [-(c / rows[6][0]) for beta in betas])",
+        "_foreach_add_scaled_(ys, ss, [-(c / columns[6][0]) for beta in betas])",
     ),
     "multi-tensor: buckets of several ages": (
         "_update.py",
