@@ -209,8 +209,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="of a run (default: 600)")
     parser.add_argument("--seeds", type=int, default=8, help="(default: 8)")
     parser.add_argument("--decay", action="store_true", help="let the step size fall after the warm-up")
-    parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer; all if not said")
-    parser.add_argument("--lr", type=float, help="one of the step sizes; all if not said")
+    parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer (default: all)")
+    parser.add_argument("--lr", type=float, help="one of the step sizes (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="runs at once (default: 2)")
     parser.add_argument(
         "--out", type=Path, default=Path("out/bf16_transformer.json"), help="where figures go"

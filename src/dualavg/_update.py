@@ -154,7 +154,7 @@ def _add_scaled_(out: Tensor, t: Tensor, a: Scalar) -> None:
 
 
 def _foreach_add_scaled_(outs: list[Tensor], ts: list[Tensor], a: Sequence[Scalar]) -> None:
-    """Outs += a ts. `a` holds tensors, or one and the same float for the whole bucket."""
+    """Outs += a ts. `a` holds tensors, or one float, the same for all of them."""
     if isinstance(a[0], Tensor):
         scaled = torch._foreach_mul(
             [t.to(o.dtype) for t, o in zip(ts, outs, strict=True)],

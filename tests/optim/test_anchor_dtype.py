@@ -83,8 +83,8 @@ def test_parameters_of_other_dtypes_keep_their_own_anchor() -> None:
 
 def test_resume_is_bitwise_and_keeps_the_two_bytes() -> None:
     (p,), (q,) = (parameters((40,), dtype=torch.float32) for _ in range(2))
-    whole, first = MDA([p], anchor_dtype=BF16), MDA([q], anchor_dtype=BF16)
-    train(whole, range(10))
+    uninterrupted, first = MDA([p], anchor_dtype=BF16), MDA([q], anchor_dtype=BF16)
+    train(uninterrupted, range(10))
     train(first, range(5))
     file = io.BytesIO()
     torch.save(first.state_dict(), file)

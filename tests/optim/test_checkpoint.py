@@ -230,8 +230,8 @@ def test_a_run_resumes_bitwise_from_a_distributed_checkpoint(
         model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)).to(torch.bfloat16)
         return model, cls(model.parameters(), momentum=0.9)
 
-    whole, whole_optimizer = make()
-    train(whole_optimizer, range(30))
+    uninterrupted, uninterrupted_optimizer = make()
+    train(uninterrupted_optimizer, range(30))
 
     first, first_optimizer = make()
     train(first_optimizer, range(20))
@@ -245,12 +245,12 @@ def test_a_run_resumes_bitwise_from_a_distributed_checkpoint(
     set_optimizer_state_dict(second, second_optimizer, target["optimizer"])
     train(second_optimizer, range(20, 30))
 
-    for p, q in zip(whole.parameters(), second.parameters(), strict=True):
+    for p, q in zip(uninterrupted.parameters(), second.parameters(), strict=True):
         assert torch.equal(p, q)
-        for key, value in whole_optimizer.state[p].items():
+        for key, value in uninterrupted_optimizer.state[p].items():
             assert second_optimizer.state[q][key].dtype == value.dtype
             assert torch.equal(second_optimizer.state[q][key], value)
-    peaks = [o.param_groups[0]["peak_lr"] for o in (whole_optimizer, second_optimizer)]
+    peaks = [o.param_groups[0]["peak_lr"] for o in (uninterrupted_optimizer, second_optimizer)]
     assert torch.equal(*peaks)
 
 

@@ -154,8 +154,8 @@ def test_state_is_tensors_keyed_by_parameters(case: Case) -> None:
 @every_case
 def test_resume_is_bitwise(case: Case) -> None:
     """Through a file, safely loaded, in mid-run."""
-    whole, first = two_groups(case), two_groups(case)
-    train(whole, range(60))
+    uninterrupted, first = two_groups(case), two_groups(case)
+    train(uninterrupted, range(60))
     train(first, range(40))
     file = io.BytesIO()
     torch.save({"params": all_params(first), "optimizer": first.state_dict()}, file)
@@ -167,7 +167,7 @@ def test_resume_is_bitwise(case: Case) -> None:
         p.data.copy_(value)
     second.load_state_dict(saved["optimizer"])
     train(second, range(40, 60))
-    assert_bitwise(snapshot(second), snapshot(whole))
+    assert_bitwise(snapshot(second), snapshot(uninterrupted))
 
 
 @every_case

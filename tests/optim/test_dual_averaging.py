@@ -135,7 +135,7 @@ def test_without_an_average_there_is_no_buffer_and_a_clear_error() -> None:
     ],
 )
 def test_an_invalid_setting_raises_a_one_line_error(settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the full message is compared below
         DualAveraging(parameters((2,)), **settings)
     assert str(raised.value) == sentence
 

@@ -185,7 +185,7 @@ def test_two_hundred_steps_of_a_tensor_lr_with_one_element_and_one_dimension() -
 )
 def test_an_invalid_setting_raises_a_one_line_error(settings: dict[str, object], sentence: str) -> None:
     (p,) = parameters((2,))
-    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the full message is compared below
         MDA([p], **settings)
     assert str(raised.value) == sentence
     optimizer = MDA([p])

@@ -203,16 +203,16 @@ def test_x_follows_the_exact_average(kernel: dict[str, Any], momentum: float, ha
 def test_a_sharded_parameter_is_rounded_like_the_full_one(kernel: dict[str, Any]) -> None:
     torch.manual_seed(0)
     start = torch.randn(12, 5).to(torch.bfloat16)
-    whole = nn.Parameter(start.clone())
+    full = nn.Parameter(start.clone())
     parts = [nn.Parameter(rows.clone()) for rows in start.split(4)]
-    together, apart = MDA([whole], **kernel), MDA(parts, **kernel)
+    together, apart = MDA([full], **kernel), MDA(parts, **kernel)
     for _ in range(20):
-        whole.grad = torch.randn(12, 5).to(torch.bfloat16)
-        for part, rows in zip(parts, whole.grad.split(4), strict=True):
+        full.grad = torch.randn(12, 5).to(torch.bfloat16)
+        for part, rows in zip(parts, full.grad.split(4), strict=True):
             part.grad = rows.clone()
         together.step()
         apart.step()
-    assert torch.equal(whole, torch.cat([part.detach() for part in parts]))
+    assert torch.equal(full, torch.cat([part.detach() for part in parts]))
 
 
 def test_the_derivative_of_a_rounded_step_is_that_of_an_exact_one() -> None:

@@ -184,7 +184,7 @@ def test_bad_input_is_told_in_one_sentence_and_changes_nothing(make, words):
     ],
 )
 def test_settings_of_the_wrong_type_get_a_sentence(make, sentence):
-    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the whole sentence is compared below
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the full message is compared below
         make(two_groups())
     assert str(raised.value) == sentence
 

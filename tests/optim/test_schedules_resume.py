@@ -25,8 +25,8 @@ from dualavg.schedules import FlatThenDrop
 @every_optimizer
 @pytest.mark.parametrize("cut", [1, 8, 21])
 def test_resume_is_bitwise(make, optimizer_class, cut):
-    whole = two_groups(optimizer_class)
-    used = train(whole, make(whole), STEPS)
+    uninterrupted = two_groups(optimizer_class)
+    used = train(uninterrupted, make(uninterrupted), STEPS)
 
     first = two_groups(optimizer_class)
     schedule = make(first)
@@ -40,7 +40,7 @@ def test_resume_is_bitwise(make, optimizer_class, cut):
     second.load_state_dict(saved[1])
     schedule.load_state_dict(saved[2])
     assert train(second, schedule, STEPS - cut) == used[cut:]
-    assert all(map(torch.equal, params_of(second), params_of(whole)))
+    assert all(map(torch.equal, params_of(second), params_of(uninterrupted)))
 
 
 def test_a_saved_schedule_brings_its_own_settings():
@@ -55,8 +55,8 @@ def test_a_chain_resumes_bitwise(make):
     def chain(optimizer):
         return ChainedScheduler([make(optimizer), ExponentialLR(optimizer, 0.9)], optimizer)
 
-    whole, first, second = two_groups(), two_groups(), two_groups()
-    used = train(whole, chain(whole), STEPS)
+    uninterrupted, first, second = two_groups(), two_groups(), two_groups()
+    used = train(uninterrupted, chain(uninterrupted), STEPS)
     a, b = chain(first), chain(second)
     train(first, a, 8)
     second.load_state_dict(round_trip(first.state_dict()))
@@ -66,13 +66,13 @@ def test_a_chain_resumes_bitwise(make):
 
 @every_schedule
 @every_optimizer
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
 @pytest.mark.parametrize("cut", [0, 8])
-def test_a_copy_goes_on_by_itself(make, optimizer_class, how, cut):
+def test_a_copy_is_independent(make, optimizer_class, duplicate, cut):
     optimizer = two_groups(optimizer_class)
     schedule = make(optimizer)
     train(optimizer, schedule, cut)
-    twin, twins = how((optimizer, schedule))
+    twin, twins = duplicate((optimizer, schedule))
     assert twins.optimizer is twin
     before = lrs_of(optimizer)
     used = train(twin, twins, STEPS - cut)
