@@ -31,7 +31,7 @@ class StudyFailed(StoreError):  # noqa: N818 - a study that failed
 
     def __init__(self, failures: list[Failure], finished: Sequence[RunResult] = ()) -> None:
         self.failures, self.finished = failures, list(finished)
-        details = failures[0].details and f"\nTraceback of the first failure:\n{failures[0].details}"
+        details = failures[0].details and f"\nDetails of the first failure:\n{failures[0].details}"
         count, pronoun = ("1 run", "it") if len(failures) == 1 else (f"{len(failures)} runs", "them")
         super().__init__(
             f"{count} failed; finished runs are kept. Run the command again to retry {pronoun}."
