@@ -68,7 +68,8 @@ def reproduce(
         if name in outcomes or study.report.is_file()
     }
     write_atomically(path, render(scale, studies, links, failed).encode())
-    console.print(paper.finding(paper.judge({name: runs for name, (_, runs) in studies.items()}), scale))
+    judgements = paper.judge({name: study.summary for name, study in finished.items()})
+    console.print(paper.finding(judgements, scale))
     console.print(f"page: {path}", markup=False, soft_wrap=True)
     return not failed
 

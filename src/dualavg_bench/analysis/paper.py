@@ -1,15 +1,17 @@
 """What the paper reports, scores and claims, and whether finished studies agree.
 
-A claim compares two optimizers. Our side is the paired difference over the confirmation seeds, with Holm's
-correction over all claims that could be tested.
+A claim compares two optimizers. Our side is the paired difference over the confirmation seeds. It agrees if
+its whole 95% interval is where the claim says: above zero, or within the margin that counts as equal. It
+disagrees if the whole interval is elsewhere: below zero, or beyond the margin. Otherwise it is undecided.
+Holm's correction over all claims that could be tested applies to both.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from dualavg_bench.analysis import statistics, verdict
-from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
 RECIPES = ("cifar10", "imagenet", "fastmri", "cifar10_ablation", "iwslt14", "roberta", "wikitext103")
@@ -22,6 +24,10 @@ METRICS = {  # and units, for experiments that were not run
     "roberta": ("perplexity", ""),
     "wikitext103": ("perplexity", ""),
 }
+
+
+# Two optimizers are equal if their scores differ by less: in the metric's unit, or in % of their mean.
+MARGINS = {"accuracy": "1", "ssim": "0.005", "bleu": "1", "perplexity": "3%", "training loss": "3%"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,8 @@ class Score:
 class Claim:
     """The paper says that `a` is better than `b`, or that they are equal; `by` how much, if it says so.
 
-    Only the direction is judged, and `text` states only that. `words` is what the paper says of the size.
+    Of a difference only the direction is judged, and `text` states only that. `words` is what the paper says
+    of the size.
     """
 
     recipe: str
@@ -56,6 +63,12 @@ class Claim:
     by: float | None = None
     words: str = ""
     split: Literal["test", "train"] = "test"  # the metric on the test split, or the training loss
+
+    @property
+    def margin(self) -> str | None:
+        """The margin within which two optimizers are equal, if that is claimed."""
+        measured = METRICS[self.recipe][0] if self.split == "test" else "training loss"
+        return MARGINS[measured] if self.relation == "equal" else None
 
 
 SCORES = (
@@ -106,8 +119,7 @@ CLAIMS = (
     Claim("wikitext103", LM, f"MDA is worse than Adam {TRAIN}", "adam", "better", "mda", split="train"),
 )
 
-AGREES, NOISE, DISAGREES, UNTESTED, NOT_RUN = "agrees", "within noise", "disagrees", "no test", "not run"
-NO_DIFFERENCE = "no difference found"  # where "equal" is claimed: not evidence for it
+AGREES, UNDECIDED, DISAGREES, UNTESTED, NOT_RUN = "agrees", "undecided", "disagrees", "no test", "not run"
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,7 @@ class Judgement:
     advantage: float | None = None
     low: float | None = None
     high: float | None = None
+    margin: float | None = None  # in the unit of the advantage; None unless "equal" is claimed
     p: float | None = None
     p_holm: float | None = None
 
@@ -130,14 +143,12 @@ class Judgement:
         """Whether ours agrees with the claim."""
         if not self.n:
             return NOT_RUN
-        if self.p_holm is None:
+        if self.p_holm is None or self.advantage is None:
             return UNTESTED
-        significant = statistics.is_significant(self.p_holm)
-        if self.claim.relation == "equal":
-            return DISAGREES if significant else NO_DIFFERENCE
-        if not significant:
-            return NOISE
-        return AGREES if self.advantage is not None and self.advantage > 0 else DISAGREES
+        if not statistics.is_significant(self.p_holm):
+            return UNDECIDED
+        holds = self.advantage > 0 if self.margin is None else abs(self.advantage) < self.margin
+        return AGREES if holds else DISAGREES
 
 
 @dataclass(frozen=True)
@@ -152,31 +163,34 @@ class ScoreRow:
     ours: OptimizerSummary | None
 
 
-def judge(studies: Mapping[str, Sequence[RunResult]]) -> list[Judgement]:
-    """Judge every claim.
-
-    Args:
-        studies: the runs of each recipe that was studied.
-    """
-    measured = [_measure(claim, studies.get(claim.recipe, ())) for claim in CLAIMS]
+def judge(studies: Mapping[str, Summary]) -> list[Judgement]:
+    """Judge every claim by the studies, by recipe."""
+    measured = [_measure(claim, studies.get(claim.recipe)) for claim in CLAIMS]
     corrected = iter(statistics.holm([row.p for row in measured if row.n]))
     return [replace(row, p_holm=next(corrected)) if row.n else row for row in measured]
 
 
-def _measure(claim: Claim, runs: Sequence[RunResult]) -> Judgement:
+def _measure(claim: Claim, summary: Summary | None) -> Judgement:
     """Return our side of a claim, before Holm's correction."""
-    confirmed = [run for run in runs if run.phase == "confirm" and run.optimizer in (claim.a, claim.b)]
-    if {run.optimizer for run in confirmed} != {claim.a, claim.b}:
+    scores: dict[str, dict[int, float | None]] = {claim.a: {}, claim.b: {}}
+    for run in summary.runs.values() if summary else ():
+        if run.phase == "confirm" and run.optimizer in scores:
+            scores[run.optimizer][run.seed] = run.test if claim.split == "test" else run.train
+    seeds = sorted(scores[claim.a].keys() & scores[claim.b].keys())
+    if summary is None or not seeds:
         return Judgement(claim)
-    if claim.split == "train" and not all(run.train.step for run in confirmed):
-        return Judgement(claim, n=len({run.seed for run in confirmed}))  # diverged before its first loss
-    (pair,) = statistics.compare(confirmed, claim.split)
-    higher_is_better = claim.split == "test" and confirmed[0].higher_is_better
-    sign = (1 if higher_is_better else -1) * (1 if pair.a == claim.a else -1)
-    low, high = pair.low, pair.high
-    if low is not None and high is not None:
-        low, high = sorted((sign * low, sign * high))
-    return Judgement(claim, pair.n, sign * pair.difference, low, high, pair.p)
+    sign = summary.sign if claim.split == "test" else -1
+    pairs = [(scores[claim.a][seed], scores[claim.b][seed]) for seed in seeds]
+    a, b = ([sign * value for value in side if value is not None] for side in zip(*pairs, strict=True))
+    if len(a) != len(b) or len(a) != len(seeds):  # diverged before its first training loss
+        return Judgement(claim, n=len(seeds))
+    low, high, p = statistics.paired_interval(a, b)
+    margin = None
+    if claim.margin is not None:
+        is_fraction = claim.margin.endswith("%")
+        margin = float(claim.margin.rstrip("%")) * (abs(fmean([*a, *b])) / 100 if is_fraction else 1)
+        p = statistics.equivalence_p(a, b, margin)
+    return Judgement(claim, len(seeds), fmean(a) - fmean(b), low, high, margin, p)
 
 
 def table(summaries: Mapping[str, Summary]) -> list[ScoreRow]:
@@ -196,12 +210,8 @@ def finding(judgements: Sequence[Judgement], scale: str) -> str:
     """Return one sentence that counts the verdicts."""
     phrases = {  # one, several
         AGREES: ("{} agrees", "{} agree"),
-        NO_DIFFERENCE: (
-            "{} claim of 'equal': no difference found",
-            "{} claims of 'equal': no difference found",
-        ),
-        NOISE: ("{} is within noise", "{} are within noise"),
         DISAGREES: ("{} disagrees", "{} disagree"),
+        UNDECIDED: ("{} is undecided", "{} are undecided"),
         UNTESTED: ("{} cannot be tested", "{} cannot be tested"),
         NOT_RUN: ("{} was not run", "{} were not run"),
     }

@@ -4,24 +4,34 @@ from collections.abc import Callable, Hashable, Sequence
 from statistics import fmean
 from typing import Literal
 
+from dualavg_bench.recipe import Report
 from dualavg_bench.store.results import RunResult
 
 Split = Literal["train", "valid", "test"]
 
 
-def score(run: RunResult, split: Split) -> float:
+def score(run: RunResult, split: Split, report: Report | None = None) -> float:
     """Return the score of a run on a split.
 
-    On "valid" and "test" it is the metric at the end of the run, or before training if the run diverged. On
-    "train" it is the training loss: the mean over the last tenth of its curve, or the first value if the run
-    diverged.
+    On "valid" and "test" it is the metric of the network that decides, the last or the best one, or of the
+    untrained network if the run diverged. On "train" it is the training loss: the mean over the last tenth
+    of its curve, or the first value if the run diverged.
+
+    Args:
+        run: finished or diverged.
+        split: of the data.
+        report: "last" or "best"; default: what the recipe says.
     """
+    report = report or run.report
     if split == "valid":
-        return run.valid[run.metric][0 if run.diverged else -1]
+        if run.diverged:
+            return run.valid[run.metric][0]
+        return run.best_valid if report == "best" else run.valid[run.metric][-1]
     if split == "test":
-        if run.test is None:
+        scores = run.test_best if report == "best" else run.test
+        if scores is None:
             raise ValueError(f"{_name(run)} has no test score: only confirmation runs read the test split.")
-        return run.test[run.metric]
+        return scores[run.metric]
     losses = run.train["loss"]
     if not losses:
         raise ValueError(f"{_name(run)} has no training loss: it diverged too early.")

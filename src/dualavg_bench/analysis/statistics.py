@@ -6,6 +6,7 @@ from itertools import combinations
 from statistics import fmean
 
 from dualavg_bench.analysis.scores import Split, check_unique, score
+from dualavg_bench.recipe import Report
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Comparison, Scores, Statistics
 
@@ -30,9 +31,9 @@ def describe(values: Iterable[float]) -> Statistics:
     return Statistics(mean=mean, se=se, n=n)
 
 
-def describe_runs(runs: Sequence[RunResult], split: Split) -> Scores:
+def describe_runs(runs: Sequence[RunResult], split: Split, report: Report | None = None) -> Scores:
     """Return the statistics of the scores of runs."""
-    described = describe(score(run, split) for run in runs)
+    described = describe(score(run, split, report) for run in runs)
     diverged, hashes = sum(run.diverged for run in runs), [run.hash for run in runs]
     return Scores(**dict(described), diverged=diverged, runs=hashes)
 
@@ -92,6 +93,27 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
     test = stats.ttest_rel(a, b)
     interval = test.confidence_interval(1 - ALPHA)
     return float(interval.low), float(interval.high), float(test.pvalue)
+
+
+def equivalence_p(a: Sequence[float], b: Sequence[float], margin: float) -> float | None:
+    """Test whether the mean of a - b is within or beyond ±margin; return p, or None without a t test.
+
+    Two one-sided t tests (TOST) reject "beyond", their mirror images reject "within". p is twice the smaller
+    one, so p < 5% if and only if the 95% interval is entirely within the margin, or entirely beyond it.
+    """
+    from scipy import stats
+
+    low, high, _ = paired_interval(a, b)
+    if low is None or low == high:
+        return None if low is None else 0.0  # no test; all differences are zero
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+
+    def p(bound: float, side: str) -> float:
+        return float(stats.ttest_1samp(differences, bound, alternative=side).pvalue)
+
+    within = max(p(-margin, "greater"), p(margin, "less"))
+    beyond = min(p(-margin, "less"), p(margin, "greater"))
+    return min(1.0, 2 * min(within, beyond))
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

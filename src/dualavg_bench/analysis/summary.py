@@ -3,13 +3,16 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median_high
 
 import numpy as np
 
+from dualavg_bench.analysis.curves import steps_to_target, thinned
 from dualavg_bench.analysis.scores import Split, score
 from dualavg_bench.analysis.selection import budget, select, sensitivity
 from dualavg_bench.analysis.statistics import compare, describe_runs
 from dualavg_bench.analysis.verdict import verdict
+from dualavg_bench.recipe import Report
 from dualavg_bench.store.results import Machine, RunResult
 from dualavg_bench.store.summaries import (
     Chosen,
@@ -24,9 +27,10 @@ from dualavg_bench.store.summaries import (
     Spread,
     Summary,
     Times,
+    ToTarget,
 )
 
-SAME_IN_ALL_RUNS = ("recipe", "scale", "metric", "higher_is_better", "unit")
+SAME_IN_ALL_RUNS = ("recipe", "scale", "metric", "higher_is_better", "unit", "report", "steps")
 
 
 def summarize(
@@ -34,6 +38,7 @@ def summarize(
     *,
     command: str,
     extension: Extension,
+    test_examples: int,
     extended: Mapping[str, int] | None = None,
     failures: Sequence[FailedRun] = (),
     about: str = "",
@@ -46,6 +51,7 @@ def summarize(
         runs: all results of the study, tuning and confirmation.
         command: the command that runs the study.
         extension: whether grids could be extended, and how many times they were.
+        test_examples: size of the test set.
         extended: how many points were added to each optimizer's grid.
         failures: runs without a result. Their optimizers are not among the confirmed.
         about: the recipe's sentence.
@@ -62,12 +68,16 @@ def summarize(
             raise ValueError(f"These runs are from different studies: their {field} differs.")
     chosen, grids = select(tuning), sensitivity(tuning)
     _check_confirmation(tuning, confirmation, chosen, {failure.optimizer for failure in failures})
+    target = _target(confirmation)
     summary = Summary(
         recipe=runs[0].recipe,
         scale=runs[0].scale,
         metric=runs[0].metric,
         higher_is_better=runs[0].higher_is_better,
         unit=runs[0].unit,
+        report=runs[0].report,
+        target=target,
+        test_examples=test_examples,
         about=about,
         paper=paper,
         command=command,
@@ -77,6 +87,10 @@ def summarize(
                 chosen=chosen[name],
                 test=_scores(confirmation, name, "test"),
                 valid_final=_scores(confirmation, name, "valid"),
+                test_last=_scores(confirmation, name, "test", "last"),
+                test_best=_scores(confirmation, name, "test", "best"),
+                train=_scores([run for run in confirmation if run.train.step], name, "train"),
+                to_target=_to_target(confirmation, name, target),
             )
             for name, points in grids.items()
         },
@@ -87,6 +101,7 @@ def summarize(
         sensitivity=grids,
         budget=budget(tuning),
         runs={run.hash: _entry(run) for run in sorted(runs, key=lambda run: run.hash)},
+        curves={run.hash: thinned(run) for run in sorted(confirmation, key=lambda run: run.hash)},
         machines=_machines(runs),
         packages=_packages(runs),
         times=_times(runs, workers),
@@ -121,9 +136,34 @@ def _grid_size(points: Sequence[GridPoint], extended: int) -> GridSize:
     return GridSize(points=len(points), runs=runs, diverged=diverged, extended=extended)
 
 
-def _scores(confirmation: Sequence[RunResult], optimizer: str, split: Split) -> Scores | None:
+def _scores(
+    confirmation: Sequence[RunResult], optimizer: str, split: Split, report: Report | None = None
+) -> Scores | None:
     runs = [run for run in confirmation if run.optimizer == optimizer]
-    return describe_runs(runs, split) if runs else None
+    return describe_runs(runs, split, report) if runs else None
+
+
+def _target(confirmation: Sequence[RunResult]) -> float | None:
+    """Return the worst final validation score of all optimizers, which every one of them should reach."""
+    means = [
+        describe_runs([run for run in confirmation if run.optimizer == name], "valid").mean
+        for name in sorted({run.optimizer for run in confirmation})
+    ]
+    return (min if confirmation[0].higher_is_better else max)(means) if means else None
+
+
+def _to_target(confirmation: Sequence[RunResult], optimizer: str, target: float | None) -> ToTarget | None:
+    runs = [run for run in confirmation if run.optimizer == optimizer]
+    if target is None or not runs:
+        return None
+    steps = [steps_to_target(run, target) for run in runs]
+    middle = median_high(step if step is not None else math.inf for step in steps)
+    return ToTarget(
+        steps=None if middle == math.inf else int(middle),
+        reached=sum(step is not None for step in steps),
+        n=len(runs),
+        runs=[run.hash for run in runs],
+    )
 
 
 def _entry(run: RunResult) -> RunEntry:
@@ -138,6 +178,9 @@ def _entry(run: RunResult) -> RunEntry:
         steps=run.steps,
         valid=score(run, "valid"),
         test=score(run, "test") if run.phase == "confirm" else None,
+        test_last=score(run, "test", "last") if run.phase == "confirm" else None,
+        test_best=score(run, "test", "best") if run.phase == "confirm" else None,
+        train=score(run, "train") if run.train.step else None,
     )
 
 

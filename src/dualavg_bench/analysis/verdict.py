@@ -24,8 +24,9 @@ class Edge:
 
 
 def verdict(summary: Summary) -> str:
-    """Return one sentence: who is best, whether that is more than noise, and every reason for doubt."""
-    return "; ".join([_finding(summary), *_cautions(summary)]) + "."
+    """Return who is best, whether that is more than noise, every reason for doubt, what is not covered."""
+    found = "; ".join([_finding(summary), *_cautions(summary)]) + "."
+    return f"{found} {_not_covered(summary)}" if summary.confirmed else found
 
 
 def rank(summary: Summary) -> list[str]:
@@ -140,6 +141,17 @@ def _untrained(tests: dict[str, Scores], metric: str, value: str) -> str:
     return (
         f"{best} did not train: all {test.n} of its confirmation runs diverged, and it ranks first only "
         f"because no other optimizer beat the untrained network's test {metric}, {value}"
+    )
+
+
+def _not_covered(summary: Summary) -> str:
+    """Return what the intervals and p-values leave out: the choice of settings, and the test examples."""
+    seeds = max(entry.chosen.valid.n for entry in summary.optimizers.values())
+    examples = counted(summary.test_examples, "example")
+    one = f", one of them is {100 / summary.test_examples:.2g} points" if summary.unit == "%" else ""
+    return (
+        f"Not covered by the interval: tuning was done once ({counted(seeds, 'seed')}), and the test set has "
+        f"{examples}{one}."
     )
 
 

@@ -3,7 +3,7 @@
 from dualavg_bench.recipe.data import Batch, FromDataset, Source, Splits
 from dualavg_bench.recipe.recipe import Recipe
 from dualavg_bench.recipe.samples import Passage, Picture
-from dualavg_bench.recipe.settings import Grid, Metric, Point, Precision, Seeds
+from dualavg_bench.recipe.settings import Grid, Metric, Point, Precision, Report, Seeds
 from dualavg_bench.recipe.user_code import RecipeError
 from dualavg_bench.scales import Scale
 
@@ -18,6 +18,7 @@ __all__ = [
     "Precision",
     "Recipe",
     "RecipeError",
+    "Report",
     "Scale",
     "Seeds",
     "Source",

@@ -12,7 +12,11 @@ Batch = Any
 
 
 class Source(Protocol):
-    """A split of a data set, read in batches."""
+    """A split of a data set, read in batches.
+
+    If its items are no single examples but, say, batches of sentences, an attribute `examples` may give the
+    number of examples in it; the report names it.
+    """
 
     def __len__(self) -> int:
         """Return the number of examples."""

@@ -13,7 +13,16 @@ from torch import Tensor
 from dualavg_bench.recipe.data import Batch, Source, Splits
 from dualavg_bench.recipe.samples import Passage, Picture
 from dualavg_bench.recipe.schedules import SCHEDULES, MakeSchedule
-from dualavg_bench.recipe.settings import Grid, Metric, Precision, Seeds, is_count, is_number, require
+from dualavg_bench.recipe.settings import (
+    Grid,
+    Metric,
+    Precision,
+    Report,
+    Seeds,
+    is_count,
+    is_number,
+    require,
+)
 from dualavg_bench.scales import SCALES, Scale
 
 # Not settings of a run: functions count by their code, and a run has its own grid point and seed.
@@ -47,6 +56,8 @@ class Recipe:
         threads: CPU threads per run; they change the order of sums, and so the result.
         evaluations: evaluations on validation per run, the last one at its end.
         eval_batch_size: examples per batch of an evaluation; default: `batch_size`.
+        report: whose scores decide: those of the network of the last step, or of the one with the best
+            validation score of the run. Both are tested.
         seeds: numbers of seeds for tuning and for confirmation.
         samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
         diverged_above: a run has diverged if its training loss exceeds this many times the first (or 0.1).
@@ -74,6 +85,7 @@ class Recipe:
     threads: int = 1
     evaluations: int = 10
     eval_batch_size: int | None = None
+    report: Report = "last"
     seeds: Seeds = field(default_factory=Seeds)
     samples: Callable[[torch.nn.Module, Source], list[Picture | Passage]] | None = None
     diverged_above: float = 10.0
@@ -115,7 +127,8 @@ def _check_types(recipe: Recipe) -> None:
     for name in ("data", "model", "loss", "evaluate"):
         value = getattr(recipe, name)
         require(callable(value), f"{name} {must_be} a function, got {value!r}.")
-    for name, allowed in (("precision", get_args(Precision)), ("scale", SCALES)):
+    choices = {"precision": get_args(Precision), "report": get_args(Report), "scale": SCALES}
+    for name, allowed in choices.items():
         value = getattr(recipe, name)
         require(value in allowed, f"{name} {must_be} one of {', '.join(allowed)}, got {value!r}.")
     require(isinstance(seeds, Seeds), f"seeds {must_be} Seeds(tune=.., confirm=..), got {seeds!r}.")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 Precision = Literal["float32", "bfloat16", "float16"]
+Report = Literal["last", "best"]  # the network of the last step, or that of the best validation score
 RESERVED_NAMES = ("step",)  # the x axis of every curve
 FIRST_CONFIRMATION_SEED = 1000  # tuning uses seeds below it
 

@@ -1,4 +1,4 @@
-"""The figures of the pages: pure functions of a summary (and results) to SVG."""
+"""The figures of the pages: pure functions of a summary to SVG."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,22 +25,21 @@ from dualavg_bench.report.drawing import (
     svg,
     wrapped,
 )
-from dualavg_bench.store.results import Curve, RunResult
 from dualavg_bench.store.summaries import Cost, GridPoint, Scores, Spread, Summary
 
 REACH = 5  # scores further from the best than this many times the median are drawn at the edge of the frame
 LABEL_HEIGHT, LABEL_WIDTH = 30, 46  # letters of a label that fit beside and below the frame
 
 
-def training_curves(summary: Summary, runs: Sequence[RunResult], prefix: str = "train") -> str:
+def training_curves(summary: Summary, prefix: str = "train") -> str:
     """Training loss at the chosen settings: mean and s.e. over seeds; a diverged run ends in a cross."""
-    return _curves(summary, runs, prefix, "train", "loss", "training loss", log=True)
+    return _curves(summary, prefix, "train", "loss", "training loss", log=True)
 
 
-def validation_curves(summary: Summary, runs: Sequence[RunResult], prefix: str = "valid") -> str:
+def validation_curves(summary: Summary, prefix: str = "valid") -> str:
     """The metric on validation, in the same way."""
     label = f"validation {_metric_label(summary)}"
-    return _curves(summary, runs, prefix, "valid", summary.metric, label, log=not summary.higher_is_better)
+    return _curves(summary, prefix, "valid", summary.metric, label, log=not summary.higher_is_better)
 
 
 def worst_end(summary: Summary) -> str:
@@ -177,7 +176,6 @@ def memory(summary: Summary, prefix: str = "memory") -> str:
 
 def _curves(
     summary: Summary,
-    runs: Sequence[RunResult],
     prefix: str,
     split: Literal["train", "valid"],
     series: str,
@@ -186,16 +184,13 @@ def _curves(
     log: bool,
 ) -> str:
     look = _ranked_looks(summary)
-    confirmed = [run for run in runs if run.phase == "confirm"]
-    confirmed.sort(key=lambda run: (run.optimizer, run.seed))
-
-    def curve_of(run: RunResult) -> Curve:
-        return run.train if split == "train" else run.valid
+    confirmed = [(summary.runs[name], getattr(both, split)) for name, both in summary.curves.items()]
+    confirmed.sort(key=lambda item: (item[0].optimizer, item[0].seed))
 
     def draw(axes: Axes) -> None:
         shown: list[float] = []
         for name, i in look.items():
-            curves = [curve_of(run) for run in confirmed if run.optimizer == name and not run.diverged]
+            curves = [curve for run, curve in confirmed if run.optimizer == name and not run.diverged]
             by_step = [dict(zip(curve.step, curve[series], strict=True)) for curve in curves]
             steps = sorted(set.intersection(*map(set, by_step))) if by_step else []
             points = [describe(values[step] for values in by_step) for step in steps]
@@ -206,12 +201,12 @@ def _curves(
             # Not the first tenth of training, whose fall would flatten the rest.
             late = [k for k, step in enumerate(steps) if step >= steps[-1] / 10]
             shown += [value for k in late for value in (low[k], high[k])]
-        drawn = [value for run in confirmed for value in curve_of(run)[series]]
+        drawn = [value for _, curve in confirmed for value in curve[series]]
         set_scale(axes, shown or drawn, log=log and min(drawn, default=0.0) > 0)
         bottom, top = axes.get_ylim()
-        for run in confirmed:
+        for run, curve in confirmed:
             if run.diverged:
-                curve, color = curve_of(run), LIGHT[look[run.optimizer]]
+                color = LIGHT[look[run.optimizer]]
                 axes.plot(curve.step, curve[series], color=color, linewidth=0.9)
                 end = [min(max(value, bottom), top) for value in curve[series][-1:]]
                 cross: dict[str, Any] = {"markersize": 9, "mew": 2.2, "clip_on": False, "zorder": 5}

@@ -74,8 +74,8 @@ def render(
         links: to each study's own page, relative to this one.
         missing: why a recipe has no study, in a sentence.
     """
-    judgements = paper.judge({recipe: runs for recipe, (_, runs) in studies.items()})
-    scores = paper.table({recipe: summary for recipe, (summary, _) in studies.items()})
+    summaries = {recipe: summary for recipe, (summary, _) in studies.items()}
+    judgements, scores = paper.judge(summaries), paper.table(summaries)
     return fill_template(
         "reproduction.html.j2",
         dash=DASH,
@@ -133,8 +133,8 @@ def _score_row(row: paper.ScoreRow, studies: Mapping[str, Study]) -> ScoreRow:
 def _section(summary: Summary, runs: Sequence[RunResult], link: str | None) -> StudySection:
     recipe, metric, end = summary.recipe, summary.metric, figures.worst_end(summary)
     drawn = {
-        "Training loss at the chosen settings.": figures.training_curves(summary, runs, f"{recipe}-train"),
-        f"Validation {metric}.": figures.validation_curves(summary, runs, f"{recipe}-valid"),
+        "Training loss at the chosen settings.": figures.training_curves(summary, f"{recipe}-train"),
+        f"Validation {metric}.": figures.validation_curves(summary, f"{recipe}-valid"),
         f"Step-size sensitivity on validation. At the {end}, a cross: diverged; a hollow caret: outside the "
         "plot.": figures.sensitivity(summary, f"{recipe}-lr"),
     }

@@ -74,7 +74,7 @@ class Overview:
 
 
 def render(summary: Summary, runs: Sequence[RunResult] = ()) -> str:
-    """Return the page of one study; without runs, it has no curves and no samples."""
+    """Return the page of one study; without runs, it has no samples."""
     study = _study(summary, runs, "s0")
     return fill_template("report.html.j2", title=study.title, studies=[study], overview=None)
 
@@ -132,7 +132,7 @@ def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyVie
         confirmation=_phase_runs(summary, "confirm"),
         steps=sorted({run.steps for run in summary.runs.values()}),
         computing_time=formatting.duration(summary.times.seconds),
-        figures=_figures(summary, runs, prefix),
+        figures=_figures(summary, prefix),
         workers=_workers(summary.times.workers),
         has_gpu=any(machine.gpu for machine in summary.machines),
         samples=gallery(order, runs),
@@ -151,11 +151,11 @@ def _workers(workers: int | None) -> str:
     return "one run at a time" if workers == 1 else f"with {workers} workers at the same time"
 
 
-def _figures(summary: Summary, runs: Sequence[RunResult], prefix: str) -> dict[str, Markup]:
+def _figures(summary: Summary, prefix: str) -> dict[str, Markup]:
     drawn: dict[str, str] = {}
-    if any(run.phase == "confirm" for run in runs):
-        drawn["train"] = figures.training_curves(summary, runs, f"{prefix}-train")
-        drawn["valid"] = figures.validation_curves(summary, runs, f"{prefix}-valid")
+    if summary.curves:
+        drawn["train"] = figures.training_curves(summary, f"{prefix}-train")
+        drawn["valid"] = figures.validation_curves(summary, f"{prefix}-valid")
     if summary.comparisons:
         drawn["differences"] = figures.differences(summary, f"{prefix}-differences")
     drawn["sensitivity"] = figures.sensitivity(summary, f"{prefix}-sensitivity")

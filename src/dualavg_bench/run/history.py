@@ -67,12 +67,19 @@ class History:
         for name, value in scores.items():
             self.valid_curve.setdefault(name, []).append(value)
 
+    def best_step(self, recipe: Recipe) -> int:
+        """Return the step of the best validation score, the first of equal ones."""
+        scores = [score for score in self.valid_curve[recipe.metric.name] if score is not None]  # all
+        best = max(scores) if recipe.metric.higher_is_better else min(scores)
+        return int(self.valid_curve["step"][scores.index(best)] or 0)
+
     def result(
         self,
         spec: RunSpec,
         recipe: Recipe,
         diverged: tuple[int, str] | None,
         test: Scores | None,
+        test_best: Scores | None,
         samples: list[Sample],
     ) -> RunResult:
         """Return the result of the run.
@@ -81,7 +88,8 @@ class History:
             spec: of the run.
             recipe: of the run.
             diverged: the step at which it diverged and the reason, or None.
-            test: the scores on test, if the spec asks for them.
+            test: the scores on test of the last network, if the spec asks for them.
+            test_best: those of the network with the best validation score.
             samples: what the network returns for a few test examples.
         """
         valid = {name: values for name, values in self.valid_curve.items() if None not in values}
@@ -97,13 +105,15 @@ class History:
             higher_is_better=recipe.metric.higher_is_better,
             unit=recipe.metric.unit,
             steps=recipe.steps,
+            report=recipe.report,
             status="diverged" if diverged else "finished",
             diverged_at=diverged[0] if diverged else None,
             why=diverged[1] if diverged else None,
             spec=spec.to_json(),
             train=Curve.model_validate(self.train_curve),
             valid=Curve.model_validate(valid),
-            test=None if test is None else {name: v for name, v in test.items() if v is not None},
+            test=_finite(test),
+            test_best=_finite(test_best),
             samples=samples,
             time=RunTime(
                 seconds=self.seconds,
@@ -114,3 +124,7 @@ class History:
             packages={k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
             machine=machine.describe(),
         )
+
+
+def _finite(scores: Scores | None) -> dict[str, float] | None:
+    return None if scores is None else {name: value for name, value in scores.items() if value is not None}

@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -81,7 +81,7 @@ def run(
 
 
 class _Run:
-    """A run in memory. A checkpoint holds the step, the history and the state dicts of `STATES`."""
+    """A run in memory. A checkpoint holds step, history, best weights and the state dicts of `STATES`."""
 
     STATES = ("model", "optimizer", "schedule", "scaler")
 
@@ -89,6 +89,7 @@ class _Run:
         machine.reset_peak_memory()
         self.spec, self.recipe, self.folder = spec, recipe, folder
         self.step, self.history = 0, History()
+        self.best: dict[str, Tensor] = {}  # weights of the best validation score, if the run reads test
         self.device = machine.device()
         from_rank_0(lambda: self._load(data))  # first: it may have to write the data set
         if rank() > 0:
@@ -257,16 +258,21 @@ class _Run:
 
     def _evaluate_valid(self) -> str | None:
         """Add a point to the validation curve; return the reason if the run has diverged."""
-        scores = self._evaluate(self.splits.valid, "validation")
-        if isinstance(scores, str):
-            return scores
-        self.history.add_scores(self.recipe, self.step, scores)
+        with self._evaluating():
+            scores = self._scores(self.splits.valid, "validation")
+            if isinstance(scores, str):
+                return scores
+            self.history.add_scores(self.recipe, self.step, scores)
+            if self.spec.test and self.history.best_step(self.recipe) == self.step:
+                weights = self.model.state_dict()
+                self.best = {name: w.detach().to("cpu", copy=True) for name, w in weights.items()}
         return None
 
     def _evaluate_untrained(self) -> None:
         reason = self._evaluate_valid()
         if reason is None and self.spec.test:
-            test = self._evaluate(self.splits.test, "test")
+            with self._evaluating():
+                test = self._scores(self.splits.test, "test")
             reason, self.history.untrained_test = (test, None) if isinstance(test, str) else (None, test)
         if reason is not None:
             raise RecipeError(
@@ -275,23 +281,28 @@ class _Run:
                 "return a finite number for it, the worst there is."
             )
 
-    def _samples(self, show: Callable[..., Any]) -> list[Sample]:
-        """Return what the trained network makes of a few test examples."""
-        with self._evaluating(), user_code(self.recipe.name, "samples"):
+    def _samples(self) -> list[Sample]:
+        """Return what the network makes of a few test examples."""
+        show = self.recipe.samples
+        if show is None:
+            return []
+        with user_code(self.recipe.name, "samples"):
             return from_rank_0(lambda: [samples.encode(s) for s in show(self.model, self.splits.test)])
 
-    def _evaluate(self, source: Source, split: str) -> evaluation.Scores | str:
+    def _scores(self, source: Source, split: str) -> evaluation.Scores | str:
         """Return the scores on a split, or the reason why there are none."""
         machine.seed_all(self._seed("evaluate", self.step))
-        with self._evaluating():
-            return from_rank_0(
-                lambda: evaluation.scores(self.recipe, self.model, lambda: self._batches(source), split)
-            )
+        return from_rank_0(
+            lambda: evaluation.scores(self.recipe, self.model, lambda: self._batches(source), split)
+        )
 
     @contextlib.contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _evaluating(self, weights: dict[str, Tensor] | None = None) -> Iterator[None]:
+        """Evaluate in the block: the network as it is, or with `weights` at the end of a run."""
         registry.set_mode(self.optimizer, training=False)
         self.model.eval()
+        if weights is not None:  # after the optimizer's switch, which may change the network
+            self.model.load_state_dict(weights)
         with torch.no_grad():
             yield
         self.model.train()
@@ -305,7 +316,7 @@ class _Run:
 
     def _save(self) -> None:
         states = {name: getattr(self, name).state_dict() for name in self.STATES}
-        state = {"step": self.step, "history": vars(self.history), **states}
+        state = {"step": self.step, "history": vars(self.history), "best": self.best, **states}
         from_rank_0(lambda: self.folder.save_checkpoint(state))
 
     def _resume(self) -> None:
@@ -314,17 +325,41 @@ class _Run:
         state = from_rank_0(self.folder.load_checkpoint)
         if state is not None:
             with self.folder.reading_checkpoint():
-                self.step = state["step"]
+                self.step, self.best = state["step"], state["best"]
                 for name in vars(self.history):
                     setattr(self.history, name, state["history"][name])
                 for name in self.STATES:
                     getattr(self, name).load_state_dict(state[name])
 
     def _result(self, reason: str | None) -> RunResult:
-        recipe, test = self.recipe, self.history.untrained_test
-        if self.spec.test and reason is None:
-            scores = self._evaluate(self.splits.test, "test")
-            reason, test = (scores, test) if isinstance(scores, str) else (None, scores)
-        shown = self._samples(recipe.samples) if self.spec.test and not reason and recipe.samples else []
+        tested = self._test() if self.spec.test and reason is None else reason
+        if not isinstance(tested, _Tested):  # diverged, or without test
+            reason, untrained = tested, self.history.untrained_test
+            tested = _Tested(untrained, untrained, [])
         diverged = None if reason is None else (self.step, reason)
-        return self.history.result(self.spec, recipe, diverged, test, shown)
+        return self.history.result(self.spec, self.recipe, diverged, *tested)
+
+    def _test(self) -> "_Tested | str":
+        """Test the last and the best network of the run; return the reason if one has no score."""
+        best_step = self.history.best_step(self.recipe)
+        networks: dict[int, dict[str, Tensor] | None] = {self.step: None}
+        networks.setdefault(best_step, self.best)
+        scores: dict[int, evaluation.Scores] = {}
+        shown: list[Sample] = []
+        for step, weights in networks.items():
+            with self._evaluating(weights):
+                found = self._scores(self.splits.test, "test")
+                if isinstance(found, str):
+                    return found
+                scores[step] = found
+                if step == (best_step if self.recipe.report == "best" else self.step):
+                    shown = self._samples()
+        return _Tested(scores[self.step], scores[best_step], shown)
+
+
+class _Tested(NamedTuple):
+    """The test scores of the last and the best network, and samples of the one that decides."""
+
+    last: evaluation.Scores | None
+    best: evaluation.Scores | None
+    samples: list[Sample]

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt, model_validator
 
-from dualavg_bench.recipe.settings import AXES
+from dualavg_bench.recipe.settings import AXES, Report
 from dualavg_bench.scales import Scale
 from dualavg_bench.store.documents import Count, Document, Hash, Model, Setting
 
@@ -129,7 +129,9 @@ class RunResult(Document, Setting):
     spec: dict[str, JsonValue]  # `RunSpec.to_json()`
     train: Curve
     valid: Curve
-    test: dict[str, float] | None
+    test: dict[str, float] | None  # of the last network
+    test_best: dict[str, float] | None  # of the network with the best validation score
+    report: Report  # which of the two decides
     samples: list[Sample]
     time: RunTime
     peak_mb: float | None
@@ -141,6 +143,11 @@ class RunResult(Document, Setting):
         """Whether the run diverged."""
         return self.status == "diverged"
 
+    @property
+    def best_valid(self) -> float:
+        """The best validation score of the run."""
+        return (max if self.higher_is_better else min)(self.valid[self.metric])
+
     @model_validator(mode="after")
     def _check_spec(self) -> "RunResult":
         if spec_hash(self.spec) != self.hash:
@@ -149,10 +156,11 @@ class RunResult(Document, Setting):
         if in_spec != [self.optimizer, [getattr(self, axis) for axis in AXES], self.seed]:
             raise ValueError("optimizer, setting or seed are not those of spec")
         settings = self.spec.get("settings")
-        names = ("name", "scale", "steps", "metric")
+        names = ("name", "scale", "steps", "report", "metric")
         expected = [settings.get(name) for name in names] if isinstance(settings, dict) else None
-        if expected != [self.recipe, self.scale, self.steps, [self.metric, self.higher_is_better]]:
-            raise ValueError("recipe, scale, steps or metric are not those of spec")
+        metric: JsonValue = [self.metric, self.higher_is_better]
+        if expected != [self.recipe, self.scale, self.steps, self.report, metric]:
+            raise ValueError("recipe, scale, steps, report or metric are not those of spec")
         return self
 
     @model_validator(mode="after")
@@ -161,10 +169,11 @@ class RunResult(Document, Setting):
             raise ValueError(f"valid has no {self.metric}")
         if "loss" not in self.train.names or not (self.train.step or self.diverged):
             raise ValueError("train has no loss")
-        if self.phase == "confirm" and (self.test is None or self.metric not in self.test):
-            raise ValueError(f"test has no {self.metric}")
-        if self.phase == "tune" and self.test is not None:
-            raise ValueError("test has scores, but tuning never reads the test split")
+        for name, scores in (("test", self.test), ("test_best", self.test_best)):
+            if self.phase == "confirm" and self.metric not in (scores or {}):
+                raise ValueError(f"{name} has no {self.metric}")
+            if self.phase == "tune" and scores is not None:
+                raise ValueError(f"{name} has scores, but tuning never reads the test split")
         if self.diverged != (self.diverged_at is not None):
             raise ValueError(f"status is {self.status}, but diverged_at is {self.diverged_at}")
         return self

@@ -5,9 +5,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
+from dualavg_bench.recipe.settings import Report
 from dualavg_bench.scales import Scale
 from dualavg_bench.store.documents import Count, Document, Hash, Model, Setting
-from dualavg_bench.store.results import Machine, Phase, Status
+from dualavg_bench.store.results import Curve, Machine, Phase, Status
 
 NumericAxis = Literal["lr", "weight_decay"]  # the axes of a grid that have ends
 
@@ -51,13 +52,33 @@ class GridSize(Model):
     extended: Count
 
 
+class ToTarget(Model):
+    """How soon runs reach the study's target on validation.
+
+    `steps` is the median over all runs, or None if fewer than half of them `reached` it.
+    """
+
+    steps: Count | None
+    reached: Count
+    n: PositiveInt
+    runs: list[Hash]
+
+
 class OptimizerSummary(Model):
-    """An optimizer: its grid, its chosen setting, and the scores of that setting on fresh seeds."""
+    """An optimizer: its grid, its chosen setting, and the scores of that setting on fresh seeds.
+
+    `test` and `valid_final` are scores of the network that decides, the last or the best one. Without
+    confirmation runs, all but `grid` and `chosen` are None.
+    """
 
     grid: GridSize
     chosen: Chosen
-    test: Scores | None  # None without confirmation runs
+    test: Scores | None
     valid_final: Scores | None
+    test_last: Scores | None
+    test_best: Scores | None
+    train: Scores | None  # training loss at the end, of the runs that have one
+    to_target: ToTarget | None
 
 
 class Comparison(Model):
@@ -115,12 +136,22 @@ class RunEntry(Setting):
     why: str | None
     steps: Count
     valid: float
-    test: float | None
+    test: float | None  # of the network that decides
+    test_last: float | None
+    test_best: float | None
+    train: float | None  # training loss at the end
 
     @property
     def diverged(self) -> bool:
         """Whether the run diverged."""
         return self.status == "diverged"
+
+
+class RunCurves(Model):
+    """The curves of a confirmation run; that of the training loss is thinned."""
+
+    train: Curve
+    valid: Curve
 
 
 class Spread(Model):
@@ -162,9 +193,12 @@ class Summary(Document):
     metric: str
     higher_is_better: bool
     unit: str
+    report: Report
+    target: float | None  # worst final validation score of the optimizers; None without confirmation
+    test_examples: PositiveInt
     about: str
     paper: str
-    command: Annotated[str, Field(pattern="^dualavg study .")]
+    command: Annotated[str, Field(pattern="^dualavg (study|horizon) .")]
     optimizers: dict[str, OptimizerSummary]
     extension: Extension
     failures: list[FailedRun]
@@ -173,6 +207,7 @@ class Summary(Document):
     sensitivity: dict[str, list[GridPoint]]
     budget: dict[str, Budget]
     runs: dict[Hash, RunEntry]
+    curves: dict[Hash, RunCurves]  # of the confirmation runs
     machines: list[Machine]
     packages: dict[str, list[str]]
     times: Times
@@ -217,7 +252,7 @@ class Summary(Document):
     @model_validator(mode="after")
     def _check_runs(self) -> "Summary":
         """Every figure must name runs that are listed."""
-        figures: list[Scores | Comparison | Budget | Spread | None] = [
+        figures: list[Scores | Comparison | Budget | ToTarget | Spread | None] = [
             *self.comparisons,
             *self.budget.values(),
         ]
@@ -225,12 +260,16 @@ class Summary(Document):
             figures += points
         for entry in self.optimizers.values():
             figures += (entry.chosen.valid, entry.test, entry.valid_final)
+            figures += (entry.test_last, entry.test_best, entry.train, entry.to_target)
         for cost in self.times.optimizers.values():
             figures += (cost.step_ms, cost.optimizer_ms, cost.peak_mb)
         unknown = {run for figure in figures if figure for run in figure.runs} - self.runs.keys()
         if unknown:
             raise ValueError(f"runs lacks {min(unknown)}")
         for name, run in self.runs.items():
-            if (run.phase == "confirm") != (run.test is not None):
-                raise ValueError(f"runs.{name} has phase {run.phase} and test {run.test}")
+            for field in ("test", "test_last", "test_best"):
+                if (run.phase == "confirm") != (getattr(run, field) is not None):
+                    raise ValueError(f"runs.{name} has phase {run.phase} and {field} {getattr(run, field)}")
+        if set(self.curves) != {name for name, run in self.runs.items() if run.phase == "confirm"}:
+            raise ValueError("curves are not those of the confirmation runs")
         return self

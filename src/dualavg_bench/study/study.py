@@ -49,6 +49,7 @@ class Study:
     data: Path
     names: tuple[str, ...]  # of optimizers
     out: Path
+    test_examples: int
     fingerprints: dict[bool, str]  # of the data, by whether the test split counts
     codes: dict[str, Code] = field(default_factory=dict)  # by optimizer; fixed once the study runs
     data_given: bool = False  # whether --data was given
@@ -95,7 +96,9 @@ class Study:
             raise
         fingerprints = {False: check(splits, recipe)}
         out = (root / f"{recipe.name}-{scale}").absolute()
-        return cls(recipe, reference, path, folder, chosen, out, fingerprints, data_given=data is not None)
+        examples = getattr(splits.test, "examples", len(splits.test))
+        given = data is not None
+        return cls(recipe, reference, path, folder, chosen, out, examples, fingerprints, data_given=given)
 
     def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
         """Return the spec of one run."""
@@ -178,6 +181,7 @@ class Study:
             command=self._command(extend=extend),
             extension=Extension(allowed=extend, rounds=rounds, most=MOST_EXTENSIONS),
             extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
+            test_examples=self.test_examples,
             failures=[_failed_run(failure) for failure in attempts.failures],
             about=self.recipe.about,
             paper=self.recipe.paper,
