@@ -146,10 +146,8 @@ def test_the_same_input_gives_the_same_page_to_the_byte(page, summary, runs):
     assert study_page.render(again, shuffled) == page
 
 
-def test_a_page_without_runs_has_all_but_the_curves(summary):
-    text = words(study_page.render(summary))
-    assert "Training loss at the chosen" not in text
-    assert "Step-size sensitivity" in text
+def test_a_page_without_runs_has_all_but_the_samples(page, summary, runs):
+    assert study_page.render(summary) == page  # these runs have no samples
 
 
 def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs, quick_figures):
