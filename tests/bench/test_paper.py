@@ -23,7 +23,7 @@ TEX = Path(__file__).parents[3] / "shared" / "paper.tex"
 
 
 def study(recipe, scores, n=5, higher=True, train=None, noise=0.01):
-    """Runs of a study whose optimizers have these test scores and training losses, give or take some noise."""
+    """Runs of a study whose optimizers have these test scores and training losses, up to noise."""
     runs = []
     for name, score in scores.items():
         kind = {"recipe": recipe, "higher_is_better": higher, "metric": "accuracy"}

@@ -24,7 +24,7 @@ from dualavg_bench.analysis.selection import select
 from dualavg_bench.analysis.summary import summarize
 from dualavg_bench.recipe import Grid, Point, Recipe, Scale, registry
 from dualavg_bench.recipe.loading import data_needed, load
-from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED, is_count
 from dualavg_bench.recipe.user_code import user_code
 from dualavg_bench.run.code import Code, trace
 from dualavg_bench.run.data import check, fingerprint, read
@@ -96,7 +96,8 @@ class Study:
             raise
         fingerprints = {False: check(splits, recipe)}
         out = (root / f"{recipe.name}-{scale}").absolute()
-        examples = getattr(splits.test, "examples", len(splits.test))
+        examples = getattr(splits.test, "examples", None)
+        examples = examples if is_count(examples) else len(splits.test)  # it may be a list of the user's
         given = data is not None
         return cls(recipe, reference, path, folder, chosen, out, examples, fingerprints, data_given=given)
 
