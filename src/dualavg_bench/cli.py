@@ -184,18 +184,19 @@ def run(
 
 
 @app.command
-def report(*folders: Path, compare: bool = False) -> None:
+def report(*paths: Path, compare: bool = False) -> None:
     """Write the page of a study again, or one page of several studies.
 
     Args:
-        folders: Folders of studies, each with its summary.json.
-        compare: Put all of them on one page, in the first folder.
+        paths: Folders of studies, whose pages are report.html, or summaries such as results/cifar10.json,
+            whose pages are beside them, here results/cifar10.html. Samples need the runs of a folder.
+        compare: Put all of them on one page, compare.html beside the first.
     """
     from dualavg_bench.commands import write_reports
 
-    if not folders:
-        raise ValueError("Name the folder of a study.")
-    for path in write_reports(list(folders), compare=compare):
+    if not paths:
+        raise ValueError("Name the folder of a study, or its summary.")
+    for path in write_reports(list(paths), compare=compare):
         print(path)
 
 

@@ -222,22 +222,34 @@ def run_one(
             dist.destroy_process_group()
 
 
-def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
-    """Write the pages of studies again from their files; return the paths."""
-    summaries = [read_document(folder / "summary.json", Summary) for folder in folders]
+def write_reports(paths: Sequence[Path], *, compare: bool) -> list[Path]:
+    """Write the pages of studies again from their files; return the paths of the pages.
+
+    Args:
+        paths: folders of studies, or summaries.
+        compare: write one page about all of them.
+    """
+    files = [path if path.suffix == ".json" else path / "summary.json" for path in paths]
+    summaries = [read_document(file, Summary) for file in files]
     if compare:
-        path = folders[0] / "compare.html"
-        write_atomically(path, render_comparison(summaries, _distinct_names(folders)).encode())
-        return [path]
-    return [
-        _write_report(summary, runs_of(summary, folder), folder)
-        for summary, folder in zip(summaries, folders, strict=True)
-    ]
+        page = files[0].parent / "compare.html"
+        write_atomically(page, render_comparison(summaries, _distinct_names(paths)).encode())
+        return [page]
+    return [_write_again(summary, file) for summary, file in zip(summaries, files, strict=True)]
 
 
-def _distinct_names(folders: Sequence[Path]) -> list[str]:
+def _write_again(summary: Summary, file: Path) -> Path:
+    """Write the page of a summary: with samples if it is in the folder of a study that has its runs."""
+    if file.name == "summary.json":
+        return _write_report(summary, runs_of(summary, file.parent), file.parent)
+    page = file.with_suffix(".html")
+    write_atomically(page, render(summary).encode())
+    return page
+
+
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that differ: studies of one recipe have folders of one name."""
-    paths = [folder.resolve() for folder in folders]
+    paths = [path.resolve() for path in paths]
     for depth in range(1, max(len(path.parts) for path in paths)):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(set(paths)):
@@ -246,12 +258,9 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def runs_of(summary: Summary, folder: Path) -> list[RunResult]:
-    """Return the results that a summary was made of."""
-    results = {run: RunFolder.of(folder, summary.recipe, run).result() for run in summary.runs}
-    for run, result in results.items():
-        if result is None:
-            raise StoreError(f"{folder} lacks the run {run} of its summary: run the study again.")
-    return [result for result in results.values() if result is not None]
+    """Return the results that a summary was made of, as far as they are still there: pages show samples."""
+    results = [RunFolder.of(folder, summary.recipe, run).result() for run in summary.runs]
+    return [result for result in results if result is not None]
 
 
 def _write_report(summary: Summary, runs: list[RunResult], folder: Path) -> Path:

@@ -121,23 +121,26 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     without_entry = [name for name in failed if name not in summary.optimizers]
     remarks = {name: _remarks(entry, name in failed) for name, entry in summary.optimizers.items()}
     places = decimals(test.se for test in summary.confirmed.values())
+    losses = {name: entry.train for name, entry in summary.optimizers.items() if entry.train}
+    loss_places = decimals(loss.se for loss in losses.values())
     short = short_names([*summary.optimizers, *without_entry])
     with_remarks = any(remarks.values()) or bool(failed)
     unit = f" ({summary.unit})" if summary.unit else ""
-    title = f"{summary.recipe}, {summary.scale}: test {summary.metric}{unit}"
+    title = f"{summary.recipe}, {summary.scale}: test {summary.metric}{unit}, {summary.report} network"
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("optimizer", overflow="fold", no_wrap=max(map(len, short.values())) <= 20)
-    for column in ("mean ± s.e.", "n", "lr"):
+    for column in ("mean ± s.e.", "n", "train\nloss", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
     for column in ("weight\ndecay", "schedule", *(["remarks"] if with_remarks else [])):
         table.add_column(column, overflow="fold")
     for name in rank(summary):
         test, chosen = summary.optimizers[name].test, summary.optimizers[name].chosen
         score = (with_error(test, places), str(test.n)) if test else ("no result", "0")
-        setting = (f"{chosen.lr:g}", f"{chosen.weight_decay:g}", escape(chosen.schedule))
+        loss = f"{losses[name].mean:.{loss_places}f}" if name in losses else ""
+        setting = (loss, f"{chosen.lr:g}", f"{chosen.weight_decay:g}", escape(chosen.schedule))
         table.add_row(escape(short[name]), *score, *setting, *([remarks[name]] if with_remarks else []))
     for name in without_entry:
-        table.add_row(escape(short[name]), "no result", "0", "", "", "", "a run failed")
+        table.add_row(escape(short[name]), "no result", "0", "", "", "", "", "a run failed")
     console.print(table)
     console.print(summary.verdict, markup=False)
     if kept:

@@ -224,7 +224,7 @@ def test_run_reports_a_divergence(dualavg: Command, tmp_path: Path) -> None:
         (["run", "cifar10", "--lr", "1", "--optimizer", "no_pkg.Lion"], "install its package"),
         (["run", "TINY", "--lr", "1", "--schedule", "cosine"], "There is no schedule called 'cosine'"),
         (["run", "cifar10", "--lr", "1", "--scale", "mini", "--data", "nosuch"], "data_batch_1 is missing"),
-        (["report"], "Name the folder of a study."),
+        (["report"], "Name the folder of a study, or its summary."),
         (["report", "nosuch"], "There is no summary of a study at nosuch/summary.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -3,13 +3,14 @@
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from support.page_reader import words
 from support.synthetic_runs import run, summarize
 
-from dualavg_bench import cli, commands
+from dualavg_bench import cli, commands, reproduction
 from dualavg_bench.analysis import paper, statistics
 from dualavg_bench.recipe import RecipeError
 from dualavg_bench.recipe.loading import load
@@ -178,9 +179,11 @@ def test_the_page_has_every_row_and_every_claim(page):
     assert 'href="iwslt14-mini/report.html"' in page
 
 
-def test_the_page_says_that_only_directions_are_judged_and_what_sgd_is(page):
+def test_the_page_says_what_is_judged_and_what_sgd_is(page):
     text = words(page)
-    assert "Only the direction is judged, not the size" in text
+    assert "Only the direction is judged of a difference, not the size" in text
+    assert "Undecided: neither; more seeds may decide it." in text
+    assert "accuracy 1 point, ssim 0.005, bleu 1 point, perplexity 3%, training loss 3%; those in %" in text
     assert "Our sgd is SGD with momentum 0.9 in every experiment" in text
 
 
@@ -275,7 +278,7 @@ def test_one_study_that_fails_does_not_keep_the_others_from_running(
 
 def unfigured(summary, _, link):
     """A study on the page without figures: drawing takes most of the time."""
-    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {})
+    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {}, "last")
 
 
 def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
@@ -314,7 +317,6 @@ def damages(folder):
     yield "another scale's", lambda: summary.write_text(json.dumps({**whole, "scale": "mini"}))
     yield "another recipe's", lambda: summary.write_text(json.dumps({**whole, "recipe": "imagenet"}))
     yield "lists where there are none", lambda: summary.write_text(json.dumps({**whole, "optimizers": []}))
-    yield "a run less", results[0].unlink
     yield "half a run", lambda: results[0].write_text("{")
     yield "a run without its score", lambda: confirmed.write_text(json.dumps(run))
 
@@ -330,6 +332,75 @@ def test_a_study_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, stand_
         assert code == 0, what
         assert text.count("Its own page") == 1, what
         assert "is not complete" not in text, what
+
+
+def test_a_study_whose_runs_were_deleted_is_still_on_the_page(tmp_path, stand_in, monkeypatch):
+    monkeypatch.setattr(paper_page, "_section", unfigured)
+    reproduce(tmp_path, "--recipes", "cifar10")
+    shutil.rmtree(tmp_path / "cifar10-quick" / "runs")
+    _, text = reproduce(tmp_path, "--recipes", "iwslt14")
+    assert text.count("Its own page") == 2
+
+
+def published(folder, **studies):
+    """Summaries as they are published: one file for each."""
+    for name, runs in studies.items():
+        write_document(folder / f"{name}.json", summarize(runs))
+    return sorted(folder.glob("*.json"))
+
+
+def test_the_page_is_made_from_summaries_alone(tmp_path):
+    files = published(
+        tmp_path / "results",
+        cifar10=study("cifar10", {"mda": 95.0, "sgd": 94.0}),
+        fastmri=study("fastmri", {"mda": 0.9, "adam": 0.9, "sgd": 0.8}, noise=1e-4),
+    )
+    (tmp_path / "results" / "fastmri.html").write_text("")
+    page = tmp_path / "pages" / "paper.html"
+    judgements = reproduction.write_page(files, page)
+    assert [row.verdict for row in judgements if row.n] == ["agrees"] * 4
+    text = page.read_text()
+    assert 'href="../results/fastmri.html"' in text
+    assert text.count("Its own page") == 1  # the other study has none
+    assert "at quick scale: 4 agree; 17 were not run." in words(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("other", {}, "another summary of cifar10"),
+        ("imagenet", {"recipe": "imagenet", "scale": "mini"}, "studies at one scale, got mini, quick"),
+        ("mnist", {"recipe": "mnist"}, "mnist is no experiment of the paper"),
+    ],
+)
+def test_summaries_that_do_not_belong_on_one_page_are_refused(name, changes, message, tmp_path):
+    runs = study("cifar10", {"mda": 95.0, "sgd": 94.0})
+    files = published(tmp_path, cifar10=runs)
+    other = summarize(runs).model_copy(update=changes)
+    write_document(tmp_path / f"{name}.json", other)
+    with pytest.raises(ValueError, match=message):
+        reproduction.write_page([*files, tmp_path / f"{name}.json"], tmp_path / "paper.html")
+    assert not (tmp_path / "paper.html").exists()
+
+
+def test_a_claim_of_equal_shows_its_margin_interval_and_n():
+    train = {"mda": 3.0, "adam": 3.03, "sgd": 4.0}
+    one = summarize(study("iwslt14", {"mda": 30.0, "adam": 31.0, "sgd": 20.0}, train=train))
+    text = words(paper_page.render("mini", {"iwslt14": (one, ())}, {}, {}))
+    row = next(r for r in paper.judge({"iwslt14": one}) if r.claim.split == "train")
+    assert (row.n, row.verdict) == (5, "agrees")
+    interval = f"{row.low:+.4f} to {row.high:+.4f}".replace("-", "\N{MINUS SIGN}")
+    assert f"(5) {interval}margin ±{row.margin:.4f} (3%)" in text
+    assert "margin ±1 " in text  # of imagenet, which was not run
+    assert text.count("margin ±") == sum(claim.relation == "equal" for claim in paper.CLAIMS)
+
+
+def test_miniatures_are_called_a_fair_picture_whose_sizes_are_not_the_paper_s():
+    for scale in ("quick", "mini"):
+        caution = paper_page.CAUTIONS[scale]
+        assert "keeps the paper's regime" in caution
+        assert "Directions can be compared with the paper's, sizes cannot." in caution
+    assert "a fair picture of the method on small tasks" in paper_page.CAUTIONS["quick"]
 
 
 def test_an_unknown_experiment_is_named(tmp_path, capsys):
