@@ -96,8 +96,8 @@ class Study:
             raise
         fingerprints = {False: check(splits, recipe)}
         out = (root / f"{recipe.name}-{scale}").absolute()
-        examples = getattr(splits.test, "examples", None)
-        examples = examples if is_count(examples) else len(splits.test)  # it may be a list of the user's
+        count: Any = getattr(splits.test, "examples", None)
+        examples = count if is_count(count) else len(splits.test)  # it may be a list of the user's
         given = data is not None
         return cls(recipe, reference, path, folder, chosen, out, examples, fingerprints, data_given=given)
 
