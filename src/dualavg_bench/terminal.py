@@ -18,10 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.standings import leaders, optimizers
 from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
 from dualavg_bench.recipe.loading import data_needed, load
 from dualavg_bench.recipes import builtin
 from dualavg_bench.scales import SCALES
+from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
@@ -154,6 +156,33 @@ def _remarks(entry: OptimizerSummary, failed: bool) -> str:
     if entry.test and entry.test.diverged:
         remarks.append(f"{entry.test.diverged} diverged")
     return "; ".join([*remarks, "a run failed"] if failed else remarks)
+
+
+def announce_horizon(horizon: Horizon, page: Path) -> None:
+    """Print the test scores of every length, the verdict and the path of the page."""
+    names = optimizers(horizon)
+    short = short_names(names)
+    unit = f" ({horizon.unit})" if horizon.unit else ""
+    title = f"{horizon.recipe}, {horizon.scale}: test {horizon.metric}{unit}, mean ± s.e."
+    table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("steps", no_wrap=True, justify="right")
+    for name in names:
+        table.add_column(escape(short[name]), overflow="fold", justify="right")
+    table.add_column("n", no_wrap=True, justify="right")
+    for length in horizon.lengths:
+        tests, best = length.confirmed, leaders(length, horizon.sign)
+        places = decimals(test.se for test in tests.values())
+        cells = [with_error(tests[name], places) if name in tests else "no result" for name in names]
+        cells = [
+            f"[bold]{cell}[/]" if name in best else cell for name, cell in zip(names, cells, strict=True)
+        ]
+        seeds = sorted({test.n for test in tests.values()})
+        table.add_row(f"{length.steps:,}", *cells, ", ".join(map(str, seeds)) or "0")
+    console.print()
+    console.print(table)
+    for sentence in horizon.verdict:
+        console.print(sentence, markup=False)
+    console.print(f"page: {page}", markup=False, soft_wrap=True)
 
 
 def print_run(result: RunResult) -> None:

@@ -13,14 +13,16 @@ from support.tiny_study import TEMPLATE, Command, write_recipe
 from dualavg_bench import cli
 from dualavg_bench.__main__ import main
 
-COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
+COMMANDS = ["study", "horizon", "demo", "reproduce", "run", "report", "recipes", "new"]
 HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy", "pydantic"}
 
 
 # Answers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["study", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["study", "--help"], ["horizon", "--help"], ["--version"]], ids=" ".join
+)
 def test_help_answers_without_importing_anything_heavy(arguments: list[str]) -> None:
     script = f"""
 import sys
