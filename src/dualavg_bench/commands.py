@@ -1,4 +1,4 @@
-"""What the commands do: a study, one run, pages from files. `reproduce` has a module of its own."""
+"""What the commands do: a study, one run, pages from files. `horizon` and `reproduce` have modules."""
 
 import contextlib
 import os

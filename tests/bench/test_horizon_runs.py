@@ -1,11 +1,15 @@
 """`dualavg horizon` as a user runs it: runs shared with studies, files beside theirs, resumed, failed."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support.tiny_study import Command, write_recipe
+from support.tiny_study import Command, environment, wait_until, write_recipe
 
 from dualavg_bench import commands
 from dualavg_bench import horizon as command
@@ -160,6 +164,32 @@ def test_an_interrupted_horizon_has_a_page_of_what_is_finished_and_resumes(
     assert "spirals, quick: test accuracy (%), mean ± s.e." in said
     for sentence in read_document(folder / "horizon.json", Horizon).verdict:
         assert sentence in said
+
+
+@pytest.mark.slow
+def test_a_killed_horizon_resumes_with_the_same_result(
+    recipe: Path, finished: Path, dualavg: Command, scheduler: str, tmp_path: Path
+) -> None:
+    words = ["horizon", str(recipe), "--steps", "30,60", "--out", str(tmp_path), *TWO]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dualavg_bench", *words, "--workers", "1"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until((tmp_path / "spirals-quick" / "horizon.json").exists)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert read_document(tmp_path / "spirals-quick" / "horizon.json", Horizon).missing == [60]
+    before = written(tmp_path)
+    code, _, err = dualavg(*words, "--scheduler", scheduler)
+    assert code == 0, err
+    after = written(tmp_path)
+    assert {path: after[path] for path in before} == before
+    resumed = (tmp_path / "spirals-quick" / "horizon.json").read_bytes()
+    assert resumed == (finished / "horizon.json").read_bytes()
 
 
 def test_fewer_optimizers_keep_the_earlier_summary_of_that_length(

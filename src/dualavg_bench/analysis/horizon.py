@@ -107,12 +107,12 @@ def verdict(horizon: Horizon) -> list[str]:
 def at(steps: Sequence[int], *, last: int | None = None) -> str:
     """Return lengths in words; up to the `last` one they are open to longer runs.
 
-    >>> at([250]), at([250, 1000]), at([250, 1000, 4000]), at([1000, 4000], last=4000)
-    ('at 250 steps', 'at 250 and 1,000 steps', 'from 250 to 4,000 steps', 'from 1,000 steps on')
+    >>> at([1]), at([250, 1000]), at([250, 1000, 4000]), at([1000, 4000], last=4000)
+    ('at 1 step', 'at 250 and 1,000 steps', 'from 250 to 4,000 steps', 'from 1,000 steps on')
     """
     first, end = f"{steps[0]:,}", f"{steps[-1]:,}"
     if len(steps) == 1:
-        return f"at {first} steps"
+        return f"at {first} step{'' if steps[0] == 1 else 's'}"
     if steps[-1] == last:
         return f"from {first} steps on"
     return f"at {first} and {end} steps" if len(steps) == 2 else f"from {first} to {end} steps"
