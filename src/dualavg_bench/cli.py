@@ -90,6 +90,50 @@ def study(
 
 
 @app.command
+def horizon(
+    recipe: str,
+    *,
+    steps: str,
+    scale: Scale = "quick",
+    data: Path | None = None,
+    out: Path = Path("studies"),
+    workers: Workers = None,
+    scheduler: str | None = None,
+    optimizers: str | None = None,
+    extend: bool = True,
+) -> None:
+    """How long is long enough? A study at each of several run lengths, and one page about them.
+
+    It can be killed at any time: run the command again to resume. Runs are shared with `dualavg study`.
+
+    Args:
+        recipe: A built-in name (see `dualavg recipes`) or a Python file of your own.
+        steps: Run lengths separated by commas, e.g. 250,1000,4000; each is tuned and confirmed by itself.
+        scale: How large: quick (seconds per run), mini (minutes) or paper (the paper's, on GPUs).
+        data: The folder with the data set, see `dualavg recipes`; quick needs none.
+        out: Where runs, horizon.json and horizon.html go: the folder of the recipe's study.
+        workers: Processes that run at once; default: one per core.
+        scheduler: Address of a dask scheduler to use instead, e.g. tcp://10.0.0.1:8786.
+        optimizers: Names separated by commas, e.g. mda,sgd,adam; default: all that have a grid.
+        extend: Add step sizes while the best is at the end of its grid, at most three times.
+    """
+    lengths = _lengths(steps)
+    from dualavg_bench.horizon import run_horizon
+
+    run_horizon(
+        recipe,
+        scale,
+        lengths,
+        out=out,
+        data=data,
+        workers=workers,
+        scheduler=scheduler,
+        names=_names(optimizers),
+        extend=extend,
+    )
+
+
+@app.command
 def demo(*, out: Path = Path("studies"), workers: Workers = None) -> None:
     """MDA, SGD+M and Adam on two small tasks, an image and a language one, in a few minutes.
 
@@ -184,18 +228,20 @@ def run(
 
 
 @app.command
-def report(*folders: Path, compare: bool = False) -> None:
-    """Write the page of a study again, or one page of several studies.
+def report(*paths: Path, compare: bool = False) -> None:
+    """Write the page of a study or a horizon again, or one page of several studies.
 
     Args:
-        folders: Folders of studies, each with its summary.json.
-        compare: Put all of them on one page, in the first folder.
+        paths: Folders of studies, whose pages are report.html, or summaries such as results/cifar10.json,
+            whose pages are beside them, here results/cifar10.html. Samples need the runs of a folder.
+            Horizons are horizon.json in a folder, or files such as results/cifar10-horizon.json.
+        compare: Put all of them on one page, compare.html beside the first.
     """
     from dualavg_bench.commands import write_reports
 
-    if not folders:
-        raise ValueError("Name the folder of a study.")
-    for path in write_reports(list(folders), compare=compare):
+    if not paths:
+        raise ValueError("Name the folder of a study, or its summary.")
+    for path in write_reports(list(paths), compare=compare):
         print(path)
 
 
@@ -221,3 +267,17 @@ def new(path: Annotated[Path, Parameter(help="Where to write it, e.g. my_recipe.
 def _names(text: str | None) -> list[str] | None:
     """Split names at commas."""
     return [name.strip() for name in text.split(",")] if text is not None else None
+
+
+def _lengths(text: str) -> list[int]:
+    """Split run lengths at commas."""
+    lengths = []
+    for word in _names(text) or []:
+        if not (word.isascii() and word.isdigit() and int(word)):
+            raise ValueError(
+                f"--steps must be whole numbers >= 1 separated by commas, e.g. 250,1000,4000, got {word!r}."
+            )
+        if int(word) in lengths:
+            raise ValueError(f"--steps names {int(word)} more than once: name each once.")
+        lengths.append(int(word))
+    return lengths

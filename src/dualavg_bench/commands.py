@@ -1,4 +1,4 @@
-"""What the commands do: a study, one run, pages from files. `reproduce` has a module of its own."""
+"""What the commands do: a study, one run, pages from files. `horizon` and `reproduce` have modules."""
 
 import contextlib
 import os
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from rich.progress import Progress
 
 from dualavg_bench.recipe import Point, RecipeError, Scale, registry
+from dualavg_bench.report import horizon_page
 from dualavg_bench.report.study_page import render, render_comparison
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
 from dualavg_bench.run import training
@@ -19,6 +20,7 @@ from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.files import StoreError, write_atomically
 from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
 from dualavg_bench.study.cluster import cluster
@@ -139,6 +141,21 @@ def run_study(
     check_one(workers, scheduler)
     study = Study.of(reference, scale, out, data, names)
     console.print(f"[bold]{study.recipe.name}[/] at {scale} scale: {', '.join(study.names)} -> {study.out}")
+    return complete(
+        study, workers=workers, scheduler=scheduler, extend=extend, tensorboard=tensorboard, pool=pool
+    )
+
+
+def complete(
+    study: Study,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    extend: bool = True,
+    tensorboard: bool = False,
+    pool: WorkerPool | None = None,
+) -> Finished:
+    """Execute the runs that a study lacks, write its files, and print the result; see `run_study`."""
     incomplete = None
     try:
         try:
@@ -155,11 +172,11 @@ def run_study(
         incomplete, summary, runs = error, error.summary, error.runs
     if tensorboard:
         write_tensorboard(runs, study.out)
-    report = _write_report(summary, runs, study.out)
-    announce(summary, report, study.kept)
+    _write_report(summary, runs, study.report_file)
+    announce(summary, study.report_file, study.kept)
     if incomplete:
         raise incomplete
-    return Finished(summary, runs, report)
+    return Finished(summary, runs, study.report_file)
 
 
 def _run_on(pool: WorkerPool, study: Study, *, extend: bool) -> tuple[Summary, list[RunResult]]:
@@ -222,22 +239,50 @@ def run_one(
             dist.destroy_process_group()
 
 
-def write_reports(folders: Sequence[Path], *, compare: bool) -> list[Path]:
-    """Write the pages of studies again from their files; return the paths."""
-    summaries = [read_document(folder / "summary.json", Summary) for folder in folders]
-    if compare:
-        path = folders[0] / "compare.html"
-        write_atomically(path, render_comparison(summaries, _distinct_names(folders)).encode())
+def write_reports(paths: Sequence[Path], *, compare: bool) -> list[Path]:
+    """Write the pages of studies and horizons again from their files; return the paths of the pages.
+
+    Args:
+        paths: folders of studies, or summaries, or horizons.
+        compare: write one page about all studies.
+    """
+    if not compare:
+        return [_write_again(file) for path in paths for file in _documents(path)]
+    files = [path if path.suffix == ".json" else path / "summary.json" for path in paths]
+    summaries = [read_document(file, Summary) for file in files]
+    page = files[0].parent / "compare.html"
+    write_atomically(page, render_comparison(summaries, _distinct_names(paths)).encode())
+    return [page]
+
+
+def _documents(path: Path) -> list[Path]:
+    """Return a file itself, or the summary and the horizon of a folder: at least one is expected."""
+    if path.suffix == ".json":
         return [path]
-    return [
-        _write_report(summary, runs_of(summary, folder), folder)
-        for summary, folder in zip(summaries, folders, strict=True)
-    ]
+    files = [path / "summary.json", path / "horizon.json"]
+    return [file for file in files if file.exists()] or files[:1]
 
 
-def _distinct_names(folders: Sequence[Path]) -> list[str]:
+def _write_again(file: Path) -> Path:
+    """Write the page of a summary or a horizon; samples need the runs in the folder of a study."""
+    if file.stem == "horizon" or file.stem.endswith("-horizon"):
+        return write_horizon_page(read_document(file, Horizon), file.with_suffix(".html"))
+    summary = read_document(file, Summary)
+    if file.name == "summary.json":
+        return _write_report(summary, runs_of(summary, file.parent), file.with_name("report.html"))
+    return _write_report(summary, [], file.with_suffix(".html"))
+
+
+def write_horizon_page(horizon: Horizon, path: Path) -> Path:
+    """Write the page of a horizon, with links to the pages of its lengths that are beside it."""
+    links = {each.steps: each.page for each in horizon.lengths if path.with_name(each.page).is_file()}
+    write_atomically(path, horizon_page.render(horizon, links).encode())
+    return path
+
+
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that differ: studies of one recipe have folders of one name."""
-    paths = [folder.resolve() for folder in folders]
+    paths = [path.resolve() for path in paths]
     for depth in range(1, max(len(path.parts) for path in paths)):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(set(paths)):
@@ -246,15 +291,11 @@ def _distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def runs_of(summary: Summary, folder: Path) -> list[RunResult]:
-    """Return the results that a summary was made of."""
-    results = {run: RunFolder.of(folder, summary.recipe, run).result() for run in summary.runs}
-    for run, result in results.items():
-        if result is None:
-            raise StoreError(f"{folder} lacks the run {run} of its summary: run the study again.")
-    return [result for result in results.values() if result is not None]
+    """Return the results that a summary was made of, as far as they are still there: pages show samples."""
+    results = [RunFolder.of(folder, summary.recipe, run).result() for run in summary.runs]
+    return [result for result in results if result is not None]
 
 
-def _write_report(summary: Summary, runs: list[RunResult], folder: Path) -> Path:
-    path = folder / "report.html"
+def _write_report(summary: Summary, runs: list[RunResult], path: Path) -> Path:
     write_atomically(path, render(summary, runs).encode())
     return path

@@ -74,6 +74,37 @@ def reproduce(
     return not failed
 
 
+def write_page(files: Sequence[Path], page: Path) -> list[paper.Judgement]:
+    """Write the page about the paper from summaries alone, without samples; return the judgements.
+
+    A study's own page is linked if it is there: that of results/mini/cifar10.json is cifar10.html beside it.
+
+    Args:
+        files: summaries of the paper's experiments, all at one scale.
+        page: the file to write.
+    """
+    summaries: dict[str, Summary] = {}
+    links = {}
+    for file in files:
+        summary = read_document(file, Summary)
+        if summary.recipe not in paper.RECIPES:
+            raise ValueError(f"{file}: {summary.recipe} is no experiment of the paper.")
+        if summary.recipe in summaries:
+            raise ValueError(f"{file}: there is another summary of {summary.recipe}: name one of them.")
+        summaries[summary.recipe] = summary
+        own = file.with_suffix(".html")
+        if own.is_file():
+            links[summary.recipe] = Path(os.path.relpath(own, page.parent)).as_posix()
+    scales = {summary.scale for summary in summaries.values()}
+    if len(scales) != 1:
+        raise ValueError(
+            f"The page is about studies at one scale, got {', '.join(sorted(scales)) or 'none'}."
+        )
+    studies = {recipe: (summary, ()) for recipe, summary in summaries.items()}
+    write_atomically(page, render(scales.pop(), studies, links, {}).encode())
+    return paper.judge(summaries)
+
+
 def _run_together(
     names: Sequence[str], workers: int | None, scheduler: str | None, options: dict[str, Any]
 ) -> dict[str, Outcome]:

@@ -18,10 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.standings import leaders, optimizers
 from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
 from dualavg_bench.recipe.loading import data_needed, load
 from dualavg_bench.recipes import builtin
 from dualavg_bench.scales import SCALES
+from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
@@ -121,23 +123,26 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     without_entry = [name for name in failed if name not in summary.optimizers]
     remarks = {name: _remarks(entry, name in failed) for name, entry in summary.optimizers.items()}
     places = decimals(test.se for test in summary.confirmed.values())
+    losses = {name: entry.train for name, entry in summary.optimizers.items() if entry.train}
+    loss_places = decimals(loss.se for loss in losses.values())
     short = short_names([*summary.optimizers, *without_entry])
     with_remarks = any(remarks.values()) or bool(failed)
     unit = f" ({summary.unit})" if summary.unit else ""
-    title = f"{summary.recipe}, {summary.scale}: test {summary.metric}{unit}"
+    title = f"{summary.recipe}, {summary.scale}: test {summary.metric}{unit}, {summary.report} network"
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("optimizer", overflow="fold", no_wrap=max(map(len, short.values())) <= 20)
-    for column in ("mean ± s.e.", "n", "lr"):
+    for column in ("mean ± s.e.", "n", "train\nloss", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
     for column in ("weight\ndecay", "schedule", *(["remarks"] if with_remarks else [])):
         table.add_column(column, overflow="fold")
     for name in rank(summary):
         test, chosen = summary.optimizers[name].test, summary.optimizers[name].chosen
         score = (with_error(test, places), str(test.n)) if test else ("no result", "0")
-        setting = (f"{chosen.lr:g}", f"{chosen.weight_decay:g}", escape(chosen.schedule))
+        loss = f"{losses[name].mean:.{loss_places}f}" if name in losses else ""
+        setting = (loss, f"{chosen.lr:g}", f"{chosen.weight_decay:g}", escape(chosen.schedule))
         table.add_row(escape(short[name]), *score, *setting, *([remarks[name]] if with_remarks else []))
     for name in without_entry:
-        table.add_row(escape(short[name]), "no result", "0", "", "", "", "a run failed")
+        table.add_row(escape(short[name]), "no result", "0", "", "", "", "", "a run failed")
     console.print(table)
     console.print(summary.verdict, markup=False)
     if kept:
@@ -151,6 +156,33 @@ def _remarks(entry: OptimizerSummary, failed: bool) -> str:
     if entry.test and entry.test.diverged:
         remarks.append(f"{entry.test.diverged} diverged")
     return "; ".join([*remarks, "a run failed"] if failed else remarks)
+
+
+def announce_horizon(horizon: Horizon, page: Path) -> None:
+    """Print the test scores of every length, the verdict and the path of the page."""
+    names = optimizers(horizon)
+    short = short_names(names)
+    unit = f" ({horizon.unit})" if horizon.unit else ""
+    title = f"{horizon.recipe}, {horizon.scale}: test {horizon.metric}{unit}, mean ± s.e."
+    table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("steps", no_wrap=True, justify="right")
+    for name in names:
+        table.add_column(escape(short[name]), overflow="fold", justify="right")
+    table.add_column("n", no_wrap=True, justify="right")
+    for length in horizon.lengths:
+        tests, best = length.confirmed, leaders(length, horizon.sign)
+        places = decimals(test.se for test in tests.values())
+        cells = [with_error(tests[name], places) if name in tests else "no result" for name in names]
+        cells = [
+            f"[bold]{cell}[/]" if name in best else cell for name, cell in zip(names, cells, strict=True)
+        ]
+        seeds = sorted({test.n for test in tests.values()})
+        table.add_row(f"{length.steps:,}", *cells, ", ".join(map(str, seeds)) or "0")
+    console.print()
+    console.print(table)
+    for sentence in horizon.verdict:
+        console.print(sentence, markup=False)
+    console.print(f"page: {page}", markup=False, soft_wrap=True)
 
 
 def print_run(result: RunResult) -> None:

@@ -13,14 +13,16 @@ from support.tiny_study import TEMPLATE, Command, write_recipe
 from dualavg_bench import cli
 from dualavg_bench.__main__ import main
 
-COMMANDS = ["study", "demo", "reproduce", "run", "report", "recipes", "new"]
+COMMANDS = ["study", "horizon", "demo", "reproduce", "run", "report", "recipes", "new"]
 HEAVY = {"torch", "dask", "distributed", "pandas", "matplotlib", "scipy", "sklearn", "numpy", "pydantic"}
 
 
 # Answers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["study", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["study", "--help"], ["horizon", "--help"], ["--version"]], ids=" ".join
+)
 def test_help_answers_without_importing_anything_heavy(arguments: list[str]) -> None:
     script = f"""
 import sys
@@ -224,7 +226,7 @@ def test_run_reports_a_divergence(dualavg: Command, tmp_path: Path) -> None:
         (["run", "cifar10", "--lr", "1", "--optimizer", "no_pkg.Lion"], "install its package"),
         (["run", "TINY", "--lr", "1", "--schedule", "cosine"], "There is no schedule called 'cosine'"),
         (["run", "cifar10", "--lr", "1", "--scale", "mini", "--data", "nosuch"], "data_batch_1 is missing"),
-        (["report"], "Name the folder of a study."),
+        (["report"], "Name the folder of a study, or its summary."),
         (["report", "nosuch"], "There is no summary of a study at nosuch/summary.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -13,12 +13,12 @@ from dualavg_bench.store.results import Curve
 from dualavg_bench.store.summaries import Budget
 
 
-def drawn_axes(figure, monkeypatch, *arguments):
+def drawn_axes(figure, monkeypatch, summary):
     """The axes of a figure, drawn but not turned into SVG."""
     axes = Figure().add_subplot()
     with monkeypatch.context() as patch:
         patch.setattr(figures, "svg", lambda draw, *_, **__: draw(axes))
-        figure(*arguments)
+        figure(summary)
     return axes
 
 
@@ -36,18 +36,13 @@ def with_budget(summary, scores):
     return summary.model_copy(update={"budget": dict.fromkeys(summary.budget, entry)})
 
 
-def with_scores(runs, change):
-    """The runs with `change(values)` as their validation curve."""
-    return [
-        run.model_copy(
-            update={
-                "valid": Curve.model_validate(
-                    {"step": run.valid.step, "accuracy": change(run.valid["accuracy"])}
-                )
-            }
-        )
-        for run in runs
-    ]
+def with_scores(summary, change):
+    """The summary with `change(values)` as validation curves."""
+    curves = {}
+    for name, both in summary.curves.items():
+        valid = {"step": both.valid.step, "accuracy": change(both.valid["accuracy"])}
+        curves[name] = both.model_copy(update={"valid": Curve.model_validate(valid)})
+    return summary.model_copy(update={"curves": curves})
 
 
 def sensitivity_axes(summary, monkeypatch):
@@ -63,10 +58,10 @@ def marks(axes, marker):
     ]
 
 
-def drawings(summary, runs):
+def drawings(summary):
     return {
-        "train": figures.training_curves(summary, runs),
-        "valid": figures.validation_curves(summary, runs),
+        "train": figures.training_curves(summary),
+        "valid": figures.validation_curves(summary),
         "sensitivity": figures.sensitivity(summary),
         "budget": figures.budget(summary),
         **({"differences": figures.differences(summary)} if summary.comparisons else {}),
@@ -75,8 +70,8 @@ def drawings(summary, runs):
     }
 
 
-def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
-    for name, text in drawings(summary, runs).items():
+def test_figures_are_svg_with_text_in_the_page_s_colours(summary):
+    for name, text in drawings(summary).items():
         root = ET.fromstring(text)
         assert root.tag.endswith("svg"), name
         assert "width" not in root.attrib
@@ -88,10 +83,10 @@ def test_figures_are_svg_with_text_in_the_page_s_colours(summary, runs):
         assert set(re.findall(r"#[0-9a-f]{6}\b", bare)) == set(), name
 
 
-def test_an_optimizer_has_one_colour_in_every_figure_and_study(summary, runs):
+def test_an_optimizer_has_one_colour_in_every_figure_and_study(runs):
     alone = [r for r in runs if r.optimizer == "adam"]
     expected = f"--c{drawing.looks(['adam'])['adam']},"
-    for text in drawings(summarize(alone), alone).values():
+    for text in drawings(summarize(alone)).values():
         assert set(re.findall(r"--c\d,", text)) <= {expected}
     names = ["mda", "sgd", "adam", "x.Y", "z.W"]
     looks = drawing.looks(names)
@@ -207,22 +202,19 @@ def test_one_long_error_bar_does_not_flatten_the_points(summary, monkeypatch):
     ],
 )
 def test_only_what_is_positive_and_read_by_ratios_has_a_log_axis(higher, first, scale, monkeypatch):
-    runs = study(higher_is_better=higher)
-    summary = summarize(runs)
-    runs = with_scores(
-        runs, lambda old: [first, *(40.0 ** (k / (len(old) - 2)) for k in range(len(old) - 1))]
+    summary = with_scores(
+        summarize(study(higher_is_better=higher)),
+        lambda old: [first, *(40.0 ** (k / (len(old) - 2)) for k in range(len(old) - 1))],
     )
-    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary)
     assert axes.get_yscale() == scale
     budget = drawn_axes(figures.budget, monkeypatch, with_budget(summary, [100.0, 1.0]))
     assert budget.get_yscale() == ("linear" if higher else "log")
 
 
 def test_a_score_of_zero_is_not_far_above_the_frame_s_end(monkeypatch):
-    runs = study()
-    summary = summarize(runs)
-    runs = with_scores(runs, lambda old: [0.0 for _ in old[:-1]] + [80.0])
-    axes = drawn_axes(figures.validation_curves, monkeypatch, summary, runs)
+    summary = with_scores(summarize(study()), lambda old: [0.0 for _ in old[:-1]] + [80.0])
+    axes = drawn_axes(figures.validation_curves, monkeypatch, summary)
     assert -4 < axes.get_ylim()[0] < 0
 
 
@@ -239,15 +231,9 @@ def text_boxes(axes):
 
 @pytest.mark.parametrize("unit", ["%", "points per thousand of the largest value"])
 def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
-    runs = study(metric=LONG, unit=unit)
-    summary = summarize(runs)
-    for figure, arguments in (
-        (figures.sensitivity, [summary]),
-        (figures.budget, [summary]),
-        (figures.differences, [summary]),
-        (figures.validation_curves, [summary, runs]),
-    ):
-        below, beside, whole = text_boxes(drawn_axes(figure, monkeypatch, *arguments))
+    summary = summarize(study(metric=LONG, unit=unit))
+    for figure in (figures.sensitivity, figures.budget, figures.differences, figures.validation_curves):
+        below, beside, whole = text_boxes(drawn_axes(figure, monkeypatch, summary))
         assert whole.x0 <= below.x0 < below.x1 <= whole.x1, figure.__name__
         if beside.height > 0:
             assert whole.y0 <= beside.y0 < beside.y1 <= whole.y1, figure.__name__

@@ -3,21 +3,22 @@
 import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from support.synthetic_runs import renamed, study, summarize
 from support.tiny_study import Command, write_recipe
 
-from dualavg_bench.store.documents import read_document
-from dualavg_bench.store.results import RunResult
+from dualavg_bench.store.documents import read_document, write_document
+from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.store.results import PassageSample, RunResult
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished tiny study, run without workers."""
     from dualavg_bench.run import training
-    from dualavg_bench.store.folder import RunFolder
     from dualavg_bench.study.study import Study
 
     root = tmp_path_factory.mktemp("finished")
@@ -56,6 +57,60 @@ def test_report_compares_studies_on_one_page(dualavg: Command, finished: Path, t
     page = (finished / "compare.html").read_text()
     for folder in (finished, other):  # of one name: told apart by what they lie in
         assert f"spirals (quick), {folder.parent.name}/spirals-quick" in page
+
+
+def test_report_of_a_summary_is_written_beside_it(dualavg: Command, finished: Path, tmp_path: Path) -> None:
+    dualavg("report", finished)
+    file = tmp_path / "spirals.json"
+    shutil.copy(finished / "summary.json", file)
+    code, out, err = dualavg("report", file)
+    assert (code, err, out.strip()) == (0, "", str(tmp_path / "spirals.html"))
+    # The recipe has no samples, so nothing is lost without its runs.
+    assert (tmp_path / "spirals.html").read_text() == (finished / "report.html").read_text()
+    code, out, err = dualavg("report", finished / "summary.json")
+    assert (code, err, out.strip()) == (0, "", str(finished / "report.html"))
+
+
+def test_report_compares_summaries_with_folders(dualavg: Command, finished: Path, tmp_path: Path) -> None:
+    summary = (finished / "summary.json").read_text()
+    file = tmp_path / "other.json"
+    file.write_text(re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', summary))
+    code, out, err = dualavg("report", "--compare", file, finished)
+    assert (code, err, out.strip()) == (0, "", str(tmp_path / "compare.html"))
+    page = (tmp_path / "compare.html").read_text()
+    assert "spirals (quick), other.json" in page
+    assert "spirals (quick), spirals-quick" in page
+
+
+def test_report_needs_runs_for_samples_only(dualavg: Command, tmp_path: Path) -> None:
+    runs = study()
+    passage = PassageSample(given="x", truth="y", made="what the network made of it")
+    runs = [run.model_copy(update={"samples": [passage] if run.phase == "confirm" else []}) for run in runs]
+    summary = summarize(runs)
+    write_document(tmp_path / "summary.json", summary)
+    for run in runs:
+        RunFolder.of(tmp_path, summary.recipe, run.hash).finish(run)
+    page = tmp_path / "report.html"
+    assert dualavg("report", tmp_path)[0] == 0
+    assert passage.made in page.read_text()
+    shutil.rmtree(tmp_path / "runs")
+    code, _, err = dualavg("report", tmp_path)
+    assert (code, err) == (0, "")
+    assert passage.made not in page.read_text()
+    assert "Training loss at the chosen settings" in page.read_text()
+
+
+@pytest.mark.parametrize("more", [[], ["--compare"]])
+def test_a_page_that_cannot_be_written_is_a_one_line_error(
+    more: list[str], dualavg: Command, finished: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "spirals.json"
+    shutil.copy(finished / "summary.json", file)
+    page = tmp_path / ("compare.html" if more else "spirals.html")
+    page.mkdir()
+    code, out, err = dualavg("report", file, *more)
+    assert (code, out) == (1, "")
+    assert err == f"dualavg: {page} cannot be written (Is a directory)."
 
 
 def test_report_does_not_compare_a_study_with_itself(dualavg: Command, finished: Path) -> None:
@@ -103,14 +158,20 @@ def test_the_table_goes_from_best_to_worst_in_eighty_columns(
     lines = announced(renamed(runs, names), capsys)
     assert max(map(len, lines)) <= 80
     rows = [re.split(r"  +", line.strip()) for line in lines if " ± " in line]
-    assert rows[0] == ["optimizer", "mean ± s.e.", "n", "lr", "decay", "schedule", "remarks"]
+    assert rows[0] == ["optimizer", "mean ± s.e.", "n", "loss", "lr", "decay", "schedule", "remarks"]
     assert [row[0] for row in rows[1:]] == ["Lion", "AdamWScheduleFree", "adam"]
     scores = [row[1] for row in rows[1:]]
     assert len({len(part.partition(".")[2]) for score in scores for part in score.split(" ± ")}) == 1
     means = [float(score.split(" ± ")[0]) for score in scores]
     assert means == sorted(means, reverse=True)
+    expected = {name: entry.train.mean for name, entry in summarize(runs).optimizers.items()}
+    assert [float(row[3]) for row in rows[1:]] == pytest.approx(
+        [expected[name] for name in ("mda", "sgd", "adam")], abs=1e-3
+    )
+    assert "test accuracy (%), last network" in " ".join(lines)
     printed = " ".join(" ".join(lines).split())
-    assert "step size on" in printed  # all of a remark, over as many lines as it takes
+    for word in ("step", "size on", "the edge"):  # all of a remark, over as many lines as it takes
+        assert word in printed
     assert "diverged" in printed
 
 
@@ -186,6 +247,8 @@ def test_tensorboard_shows_every_curve_and_score_and_writes_them_once(finished: 
         if run.test is not None:
             (score,) = events.Scalars("final/test accuracy")
             assert score.value == pytest.approx(run.test["accuracy"], rel=1e-6)
+            (best,) = events.Scalars("final/test_best accuracy")
+            assert best.value == pytest.approx(run.test_best["accuracy"], rel=1e-6)
     assert diverged == 1
 
 

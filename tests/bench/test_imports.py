@@ -26,7 +26,8 @@ ALLOWED = {
     "terminal": {"recipe", "recipes", "store", "analysis", "scales"},
     "commands": {"recipe", "store", "run", "study", "report", "terminal"},
     "reproduction": {"commands", "scales", "store", "analysis", "study", "report", "terminal"},
-    "cli": {"scales", "store", "terminal", "commands", "reproduction"},
+    "horizon": {"commands", "scales", "store", "analysis", "study", "terminal"},
+    "cli": {"scales", "store", "terminal", "commands", "reproduction", "horizon"},
     "__main__": {"cli"},
 }
 LAZY = {"cli", "__main__"}  # `dualavg --help` must not load torch; a missing extra gets one line

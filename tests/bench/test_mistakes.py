@@ -39,6 +39,7 @@ NAN, INF = math.nan, math.inf
             {"precision": "fp8"},
             "precision of recipe lines must be one of float32, bfloat16, float16, got 'fp8'",
         ),
+        ({"report": "worst"}, "report of recipe lines must be one of last, best, got 'worst'"),
         ({"scale": "huge"}, "scale of recipe lines must be one of quick, mini, paper, got 'huge'"),
         ({"seeds": 3}, "seeds of recipe lines must be Seeds"),
         ({"grids": {"mda": {"lr": 1.0}}}, "grids of recipe lines must be Grids by optimizer"),

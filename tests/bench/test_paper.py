@@ -3,13 +3,14 @@
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from support.page_reader import words
 from support.synthetic_runs import run, summarize
 
-from dualavg_bench import cli, commands
+from dualavg_bench import cli, commands, reproduction
 from dualavg_bench.analysis import paper, statistics
 from dualavg_bench.recipe import RecipeError
 from dualavg_bench.recipe.loading import load
@@ -22,14 +23,14 @@ from dualavg_bench.store.results import Curve
 TEX = Path(__file__).parents[3] / "shared" / "paper.tex"
 
 
-def study(recipe, scores, n=5, higher=True, train=None):
-    """Runs of a study whose optimizers have these test scores, give or take a little, the same for a seed."""
+def study(recipe, scores, n=5, higher=True, train=None, noise=0.01):
+    """Runs of a study whose optimizers have these test scores and training losses, up to noise."""
     runs = []
     for name, score in scores.items():
         kind = {"recipe": recipe, "higher_is_better": higher, "metric": "accuracy"}
         runs.append(run(name, 1.0, 0, "tune", score, **kind))
         for seed in range(n):
-            wiggle = random.Random(f"{name} {seed}").gauss(0, 0.01)
+            wiggle = random.Random(f"{name} {seed}").gauss(0, noise)
             if train:
                 losses = {"step": [10, 20], "loss": [9.0, train[name] + wiggle]}
                 kind["train"] = Curve.model_validate(losses)
@@ -40,7 +41,7 @@ def study(recipe, scores, n=5, higher=True, train=None):
 def verdicts(recipe, **arguments):
     return {
         (row.claim.a, row.claim.b, row.claim.split): row.verdict
-        for row in paper.judge({recipe: study(recipe, **arguments)})
+        for row in paper.judge({recipe: summarize(study(recipe, **arguments))})
         if row.claim.recipe == recipe
     }
 
@@ -92,11 +93,11 @@ def test_differences_follow_from_the_scores():
             assert (a < b) == lower, claim
 
 
-def test_a_claimed_difference_agrees_disagrees_or_is_noise():
+def test_a_claimed_difference_agrees_disagrees_or_is_undecided():
     key = ("mda", "sgd", "test")
     assert verdicts("cifar10", scores={"mda": 95.0, "sgd": 94.0})[key] == "agrees"
     assert verdicts("cifar10", scores={"mda": 94.0, "sgd": 95.0})[key] == "disagrees"
-    assert verdicts("cifar10", scores={"mda": 95.0, "sgd": 95.0})[key] == "within noise"
+    assert verdicts("cifar10", scores={"mda": 95.0, "sgd": 95.0})[key] == "undecided"
     assert verdicts("cifar10", scores={"mda": 95.0, "sgd": 94.0}, n=1)[key] == "no test"
     assert verdicts("cifar10", scores={"mda": 95.0})[key] == "not run"
 
@@ -107,12 +108,13 @@ def test_lower_perplexity_is_better():
     assert verdicts("wikitext103", scores={"mda": 33.0, "adam": 31.0}, higher=False)[key] == "disagrees"
 
 
-def test_a_claim_of_equal_is_never_confirmed_by_a_test_for_a_difference():
+def test_a_claim_of_equal_is_never_confirmed_by_a_test_that_is_blind():
+    """With noise that hides a difference, no difference is found, and nothing is claimed."""
     key = ("mda", "adam", "test")
-    scores = [{"mda": 0.9, "adam": 0.9}, {"mda": 5.0, "adam": 0.9}, {"mda": 0.9, "adam": 5.0}]
-    assert [verdicts("fastmri", scores=s)[key] for s in scores] == [
-        *("no difference found", "disagrees", "disagrees")
-    ]
+    assert verdicts("fastmri", scores={"mda": 0.9, "adam": 0.9}, noise=1e-4)[key] == "agrees"
+    assert verdicts("fastmri", scores={"mda": 0.9, "adam": 0.9}, noise=0.1)[key] == "undecided"
+    for scores in ({"mda": 5.0, "adam": 0.9}, {"mda": 0.9, "adam": 5.0}):
+        assert verdicts("fastmri", scores=scores)[key] == "disagrees"
 
 
 def test_a_lower_training_loss_is_better_whatever_the_metric():
@@ -129,7 +131,8 @@ def test_a_run_that_diverged_before_its_first_training_loss_admits_no_test_of_it
     *others, last = runs
     early = {"status": "diverged", "diverged_at": 1, "train": Curve.model_validate({"step": [], "loss": []})}
     runs = [*others, last.model_copy(update=early)]
-    rows = {(row.claim.a, row.claim.split): row for row in paper.judge({"wikitext103": runs}) if row.n}
+    judged = paper.judge({"wikitext103": summarize(runs)})
+    rows = {(row.claim.a, row.claim.split): row for row in judged if row.n}
     assert rows["adam", "train"].verdict == "no test"
     assert rows["mda", "test"].verdict == "agrees"
     assert "no test" in words(paper_page.render("quick", {"wikitext103": (summarize(runs), runs)}, {}, {}))
@@ -137,8 +140,8 @@ def test_a_run_that_diverged_before_its_first_training_loss_admits_no_test_of_it
 
 def test_p_is_corrected_over_all_claims_of_the_page():
     studies = {
-        "cifar10": study("cifar10", {"mda": 95.0, "sgd": 94.9}),
-        "imagenet": study("imagenet", {"mda": 70.0, "sgd": 69.9, "adam": 69.9}),
+        "cifar10": summarize(study("cifar10", {"mda": 95.0, "sgd": 94.9})),
+        "imagenet": summarize(study("imagenet", {"mda": 70.0, "sgd": 69.9, "adam": 69.9})),
     }
     rows = [row for row in paper.judge(studies) if row.n]
     assert len(rows) == 4
@@ -148,7 +151,7 @@ def test_p_is_corrected_over_all_claims_of_the_page():
 
 
 def test_the_sentence_counts_every_claim():
-    rows = paper.judge({"cifar10": study("cifar10", {"mda": 94.0, "sgd": 95.0})})
+    rows = paper.judge({"cifar10": summarize(study("cifar10", {"mda": 94.0, "sgd": 95.0}))})
     said = paper.finding(rows, "quick")
     assert "1 disagrees; " in said
     assert sum(map(int, re.findall(r"\d+", said.partition(":")[2]))) == len(paper.CLAIMS)
@@ -176,9 +179,11 @@ def test_the_page_has_every_row_and_every_claim(page):
     assert 'href="iwslt14-mini/report.html"' in page
 
 
-def test_the_page_says_that_only_directions_are_judged_and_what_sgd_is(page):
+def test_the_page_says_what_is_judged_and_what_sgd_is(page):
     text = words(page)
-    assert "Only the direction is judged, not the size" in text
+    assert "Only the direction is judged of a difference, not the size" in text
+    assert "Undecided: neither; more seeds may decide it." in text
+    assert "accuracy 1 point, ssim 0.005, bleu 1 point, perplexity 3%, training loss 3%; those in %" in text
     assert "Our sgd is SGD with momentum 0.9 in every experiment" in text
 
 
@@ -273,7 +278,7 @@ def test_one_study_that_fails_does_not_keep_the_others_from_running(
 
 def unfigured(summary, _, link):
     """A study on the page without figures: drawing takes most of the time."""
-    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {})
+    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {}, "last")
 
 
 def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
@@ -312,7 +317,6 @@ def damages(folder):
     yield "another scale's", lambda: summary.write_text(json.dumps({**whole, "scale": "mini"}))
     yield "another recipe's", lambda: summary.write_text(json.dumps({**whole, "recipe": "imagenet"}))
     yield "lists where there are none", lambda: summary.write_text(json.dumps({**whole, "optimizers": []}))
-    yield "a run less", results[0].unlink
     yield "half a run", lambda: results[0].write_text("{")
     yield "a run without its score", lambda: confirmed.write_text(json.dumps(run))
 
@@ -328,6 +332,76 @@ def test_a_study_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, stand_
         assert code == 0, what
         assert text.count("Its own page") == 1, what
         assert "is not complete" not in text, what
+
+
+def test_a_study_whose_runs_were_deleted_is_still_on_the_page(tmp_path, stand_in, monkeypatch):
+    monkeypatch.setattr(paper_page, "_section", unfigured)
+    reproduce(tmp_path, "--recipes", "cifar10")
+    shutil.rmtree(tmp_path / "cifar10-quick" / "runs")
+    _, text = reproduce(tmp_path, "--recipes", "iwslt14")
+    assert text.count("Its own page") == 2
+
+
+def published(folder, **studies):
+    """Summaries as they are published: one file for each."""
+    for name, runs in studies.items():
+        write_document(folder / f"{name}.json", summarize(runs))
+    return sorted(folder.glob("*.json"))
+
+
+def test_the_page_is_made_from_summaries_alone(tmp_path):
+    files = published(
+        tmp_path / "results",
+        cifar10=study("cifar10", {"mda": 95.0, "sgd": 94.0}),
+        fastmri=study("fastmri", {"mda": 0.9, "adam": 0.9, "sgd": 0.8}, noise=1e-4),
+    )
+    (tmp_path / "results" / "fastmri.html").write_text("")
+    page = tmp_path / "pages" / "paper.html"
+    judgements = reproduction.write_page(files, page)
+    assert [row.verdict for row in judgements if row.n] == ["agrees"] * 4
+    text = page.read_text()
+    assert 'href="../results/fastmri.html"' in text
+    assert text.count("Its own page") == 1  # the other study has none
+    assert "at quick scale: 4 agree; 17 were not run." in words(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("other", {}, "another summary of cifar10"),
+        ("imagenet", {"recipe": "imagenet", "scale": "mini"}, "studies at one scale, got mini, quick"),
+        ("mnist", {"recipe": "mnist"}, "mnist is no experiment of the paper"),
+    ],
+)
+def test_summaries_that_do_not_belong_on_one_page_are_refused(name, changes, message, tmp_path):
+    runs = study("cifar10", {"mda": 95.0, "sgd": 94.0})
+    files = published(tmp_path, cifar10=runs)
+    other = summarize(runs).model_copy(update=changes)
+    write_document(tmp_path / f"{name}.json", other)
+    with pytest.raises(ValueError, match=message):
+        reproduction.write_page([*files, tmp_path / f"{name}.json"], tmp_path / "paper.html")
+    assert not (tmp_path / "paper.html").exists()
+
+
+def test_a_claim_of_equal_shows_its_margin_interval_and_n():
+    train = {"mda": 3.0, "adam": 3.03, "sgd": 4.0}
+    one = summarize(study("iwslt14", {"mda": 30.0, "adam": 31.0, "sgd": 20.0}, train=train))
+    text = words(paper_page.render("mini", {"iwslt14": (one, ())}, {}, {}))
+    row = next(r for r in paper.judge({"iwslt14": one}) if r.claim.split == "train")
+    assert (row.n, row.verdict) == (5, "agrees")
+    interval = f"{row.low:+.4f} to {row.high:+.4f}".replace("-", "\N{MINUS SIGN}")
+    shown = re.escape(f"{interval}margin ±{row.margin:.4f} (3%)")
+    assert re.search(rf"\(5\)\s*{shown}", text)
+    assert "margin ±1 " in text  # of imagenet, which was not run
+    assert text.count("margin ±") == sum(claim.relation == "equal" for claim in paper.CLAIMS)
+
+
+def test_miniatures_are_called_a_fair_picture_whose_sizes_are_not_the_paper_s():
+    for scale in ("quick", "mini"):
+        caution = paper_page.CAUTIONS[scale]
+        assert "keeps the paper's regime" in caution
+        assert "Directions can be compared with the paper's, sizes cannot." in caution
+    assert "a fair picture of the method on small tasks" in paper_page.CAUTIONS["quick"]
 
 
 def test_an_unknown_experiment_is_named(tmp_path, capsys):

@@ -12,7 +12,8 @@ from support.synthetic_runs import MACHINE, study, summarize
 from dualavg_bench.analysis.formatting import p_text
 from dualavg_bench.analysis.statistics import holm
 from dualavg_bench.report import figures, study_page
-from dualavg_bench.store.summaries import Extension, FailedRun, GridSize, Summary
+from dualavg_bench.store.results import Curve
+from dualavg_bench.store.summaries import Extension, FailedRun, GridSize, Summary, ToTarget
 
 MINUS = "\N{MINUS SIGN}"
 EVIL = "<script>alert('x')</script>\"'&amp;{{ 7*7 }}$\\frac{"
@@ -67,6 +68,61 @@ def test_scores_and_differences_stand_there_with_their_n(page, summary):
     assert f"mda {MINUS} sgd (5) +{pair.difference:.2f} +{pair.low:.2f} to +{pair.high:.2f}" in text
     assert "(n = 23)" in text
     assert "1 of 5" in text
+
+
+@pytest.mark.parametrize(("report", "other"), [("last", "best"), ("best", "last")])
+def test_both_networks_and_the_training_loss_have_columns_and_the_deciding_one_is_first(
+    report, other, undrawn
+):
+    runs = study(report=report)
+    summary = summarize(runs)
+    page = study_page.render(summary, runs)
+    table = Tables(page).tables[0]
+    assert table["headers"][1:3] == [f"{report} network", f"{other} network"]
+    mda = summary.optimizers["mda"]
+    first, second = (mda.test_last, mda.test_best)[:: 1 if report == "last" else -1]
+    row = f"{first.mean:.2f} ± {first.se:.2f} {second.mean:.2f} ± {second.se:.2f}"
+    assert f"{row}{mda.valid_final.mean:.2f} ± {mda.valid_final.se:.2f} " in words(page)
+    assert f"{mda.train.mean:.4f} ± {mda.train.se:.4f}" in words(page)
+    assert f"The {report} network of each run decides" in words(page)
+
+
+def to_target(steps, reached):
+    return ToTarget(steps=steps, reached=reached, n=5, runs=[])
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        (to_target(1200, 5), "1,200 (6.0 s) 0 of 5"),
+        (to_target(120_000, 4), "120,000 (10 min)not by 1 of 5 0 of 5"),
+        (to_target(None, 2), "not reachedby 3 of 5 0 of 5"),
+    ],
+)
+def test_steps_to_target_are_shown_with_their_time_and_the_runs_that_never_reach_it(
+    entry, shown, summary, undrawn
+):
+    cost = summary.times.optimizers["mda"]
+    cost = cost.model_copy(update={"step_ms": cost.step_ms.model_copy(update={"median": 5.0})})
+    costs = summary.times.optimizers | {"mda": cost}
+    timed = with_entry(summary, "mda", to_target=entry).model_copy(
+        update={"times": summary.times.model_copy(update={"optimizers": costs})}
+    )
+    text = words(study_page.render(timed))
+    assert shown in text
+    assert f"first reaches {summary.target:.4g}, the worst optimizer's mean final score" in text
+    assert "at the resolution of the evaluations" in text
+
+
+def test_a_run_without_a_training_loss_is_not_counted_in_its_mean(undrawn):
+    runs = study(confirm_diverges={("adam", 1003)})
+    nothing = Curve.model_validate({"step": [], "loss": []})
+    early = [
+        r.model_copy(update={"train": nothing}) if r.diverged and r.phase == "confirm" else r for r in runs
+    ]
+    summary = summarize(early)
+    train = summary.optimizers["adam"].train
+    assert f"± {train.se:.4f} (n = 4)" in words(study_page.render(summary))
 
 
 def test_a_winner_on_the_edge_is_an_alarm_and_one_inside_is_not(page, summary, runs, undrawn):
@@ -146,10 +202,8 @@ def test_the_same_input_gives_the_same_page_to_the_byte(page, summary, runs):
     assert study_page.render(again, shuffled) == page
 
 
-def test_a_page_without_runs_has_all_but_the_curves(summary):
-    text = words(study_page.render(summary))
-    assert "Training loss at the chosen" not in text
-    assert "Step-size sensitivity" in text
+def test_a_page_without_runs_has_all_but_the_samples(page, summary, runs):
+    assert study_page.render(summary) == page  # these runs have no samples
 
 
 def test_a_study_of_one_optimizer_one_seed_or_tuning_alone_has_a_page_too(runs, quick_figures):
@@ -198,7 +252,7 @@ def test_on_a_narrow_screen_every_cell_keeps_its_label(page, summary, undrawn):
     tables = Tables(page).tables
     assert len(tables) == 4
     for table in tables:
-        assert table["class"] == "stack"
+        assert table["class"] in ("stack", "stack close")
         assert len(table["rows"]) > 2
         assert all(row == table["headers"] for row in table["rows"][1:])
     comparison = Tables(study_page.render_comparison([summary, another(summary)])).tables

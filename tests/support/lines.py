@@ -104,4 +104,4 @@ def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...
 
 def numbers(result: RunResult) -> dict[str, Any]:
     """What two executions of one run have in common to the last bit."""
-    return result.model_dump(include={"train", "valid", "test", "status", "diverged_at"})
+    return result.model_dump(include={"train", "valid", "test", "test_best", "status", "diverged_at"})

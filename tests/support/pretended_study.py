@@ -17,7 +17,7 @@ def make_study(folder: Path, **changes: Any) -> Study:
     grids = {name: Grid(lr=(0.1, 1.0, 10.0), schedule=("linear",)) for name in ("mda", "sgd")}
     recipe = make_recipe(**{"grids": grids, "seeds": Seeds(tune=2, confirm=3), **changes})
     fingerprints = {False: "data", True: "data and test"}
-    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, fingerprints)
+    return Study(recipe, "lines.py", Path(__file__), folder, tuple(recipe.grids), folder, 40, fingerprints)
 
 
 def pretend(best: dict[str, float], executed: list[RunSpec]):
@@ -51,6 +51,8 @@ def result(spec: RunSpec, best: dict[str, float]) -> RunResult:
         train=Curve.model_validate({"step": [10], "loss": [error]}),
         valid=Curve.model_validate({"step": [0, 60], "loss": [9.0, error], "error": [9.0, error]}),
         test={"loss": error, "error": error} if spec.test else None,
+        test_best={"loss": error, "error": error} if spec.test else None,
+        report="last",
         samples=[],
         time=RunTime(seconds=1.0, step_ms=1.0, optimizer_ms=0.1),
         peak_mb=1.0,

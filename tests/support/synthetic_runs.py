@@ -23,10 +23,14 @@ NOT_EXTENDED = Extension(allowed=False, rounds=0, most=3)
 
 
 def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
-    """One result; `final` is its last validation score, and its test score in a confirmation."""
+    """One result; `final` is its last validation score, half a point more than its test score.
+
+    The best network has another test score, `best_score`, so that a mistake between the two is seen.
+    """
     weight_decay, schedule = changes.pop("weight_decay", 0.0), changes.pop("schedule", "linear")
     diverged_at, untrained = changes.pop("diverged_at", None), changes.pop("untrained", 10.0)
     test_score = untrained if diverged_at else changes.pop("test_score", final - 0.5)
+    best_score = untrained if diverged_at else changes.pop("best_score", test_score - 0.25)
     metric = changes.setdefault("metric", "accuracy")
     why = changes.pop("why", "the training loss is nan") if diverged_at else None
     rng = random.Random(repr((optimizer, lr, weight_decay, schedule, seed, phase)))
@@ -47,6 +51,8 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "why": why,
         **curves(rng, metric, final, untrained, diverged_at),
         "test": {"loss": 0.4, metric: test_score} if phase == "confirm" else None,
+        "test_best": {"loss": 0.4, metric: best_score} if phase == "confirm" else None,
+        "report": "last",
         "samples": [],
         "time": RunTime(
             seconds=12 + rng.random(),
@@ -58,9 +64,10 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
         "machine": MACHINE,
     }
     values |= changes
-    settings = {"name": values["recipe"], "scale": values["scale"], "steps": values["steps"]}
+    settings = {name: values[name] for name in ("scale", "steps", "report")}
+    settings |= {"name": values["recipe"], "metric": [metric, values["higher_is_better"]]}
     spec = {
-        "settings": {**settings, "metric": [metric, values["higher_is_better"]]},
+        "settings": settings,
         "optimizer": optimizer,
         "point": [lr, weight_decay, schedule],
         "seed": seed,
@@ -122,7 +129,7 @@ def study(seed=0, lrs=None, offsets=None, confirm_diverges=(), **changes):
 def summarize(runs, **arguments):
     """The summary of a study whose grids were not extended, unless `arguments` say otherwise."""
     defaults = {"command": "dualavg study cifar10 --scale quick", "extension": NOT_EXTENDED}
-    return summarize_runs(runs, **defaults | arguments)
+    return summarize_runs(runs, **defaults | {"test_examples": 400} | arguments)
 
 
 def renamed(runs, names):

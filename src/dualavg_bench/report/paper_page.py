@@ -17,11 +17,14 @@ from dualavg_bench.store.summaries import Summary
 
 Study = tuple[Summary, Sequence[RunResult]]
 CSS_CLASSES = {paper.AGREES: "", paper.DISAGREES: "alarming"}
+MINIATURE = (
+    "a miniature that keeps the paper's regime (many epochs over few data, the form of the schedule, "
+    "regularization) and shrinks data and network. Directions can be compared with the paper's, sizes cannot."
+)
 CAUTIONS: dict[Scale, str] = {
-    "quick": "Quick scale: toy data and toy networks of the paper's kinds, to check that everything runs. "
-    "Whether a claim holds here says nothing about the paper's own experiments.",
-    "mini": "Mini scale: small real data and small networks, short runs on a CPU. The paper's kinds of "
-    "tasks, but not the same tasks: only directions can be compared.",
+    "quick": "Quick scale: a fair picture of the method on small tasks, with data that are made on the spot. "
+    f"Each is {MINIATURE}",
+    "mini": f"Mini scale: real data, small networks, on a CPU. Each task is {MINIATURE}",
     "paper": "Paper scale: the paper's data, networks and settings.",
 }
 
@@ -34,6 +37,7 @@ class ClaimRow:
     theirs: str
     ours: str
     interval: str
+    margin: str
     p: str
     verdict: str
     css_class: str
@@ -61,6 +65,7 @@ class StudySection:
     figures: list[tuple[Markup, str]]  # with captions
     samples: Gallery | None
     colors: dict[str, int]
+    decides: str  # which network's test score decides
 
 
 def render(
@@ -73,6 +78,8 @@ def render(
         studies: by recipe.
         links: to each study's own page, relative to this one.
         missing: why a recipe has no study, in a sentence.
+
+    A study without runs has no samples; all else is in its summary.
     """
     summaries = {recipe: summary for recipe, (summary, _) in studies.items()}
     judgements, scores = paper.judge(summaries), paper.table(summaries)
@@ -83,6 +90,7 @@ def render(
         caution=CAUTIONS[scale],
         finding=paper.finding(judgements, scale),
         missing=missing,
+        margins=_margins(),
         claims=[_claim_row(judgement) for judgement in judgements],
         scores=[_score_row(row, studies) for row in scores],
         studies=[
@@ -101,10 +109,27 @@ def _claim_row(ours: paper.Judgement) -> ClaimRow:
         theirs=ours.claim.relation if ours.claim.by is None else signed(ours.claim.by, 2),
         ours=DASH if ours.advantage is None else f"{signed(ours.advantage, places)} ({ours.n})",
         interval=interval,
+        margin=_margin(ours, places),
         p=DASH if ours.p_holm is None else p_text(ours.p_holm).removeprefix("= "),
         verdict=ours.verdict,
         css_class=CSS_CLASSES.get(ours.verdict, "faint"),
     )
+
+
+def _margin(ours: paper.Judgement, places: int) -> str:
+    """Return the margin of a claim of "equal", in the unit of the advantage where it is known, or nothing."""
+    declared = ours.claim.margin
+    if declared is None:
+        return ""
+    if ours.margin is None or not declared.endswith("%"):
+        return f"±{declared}"
+    return f"±{ours.margin:.{places}f} ({declared})"
+
+
+def _margins() -> str:
+    """Return all margins in words."""
+    units = {"accuracy": " point", "bleu": " point"}
+    return ", ".join(f"{name} {margin}{units.get(name, '')}" for name, margin in paper.MARGINS.items())
 
 
 def _score_row(row: paper.ScoreRow, studies: Mapping[str, Study]) -> ScoreRow:
@@ -151,4 +176,5 @@ def _section(summary: Summary, runs: Sequence[RunResult], link: str | None) -> S
         figures=[(Markup(text), caption) for caption, text in drawn.items()],  # noqa: S704, matplotlib escaped it
         samples=gallery(verdict.rank(summary), runs),
         colors=drawing.looks(summary.optimizers),
+        decides=summary.report,
     )

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from dualavg_bench.analysis import formatting, verdict
 from dualavg_bench.analysis.statistics import holm
+from dualavg_bench.recipe.settings import Report
 from dualavg_bench.report import drawing, figures
 from dualavg_bench.report.page import fill_template
 from dualavg_bench.report.samples import Gallery, gallery
@@ -44,6 +45,9 @@ class StudyView:
     title: str
     unit: str
     direction: str
+    decides: Report  # which network's test score decides
+    other: Report
+    target: str
     worst_end: str
     colors: dict[str, int]
     scores: list[ScoreRow]
@@ -118,6 +122,9 @@ def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyVie
         title=f"{summary.recipe} ({summary.scale})",
         unit=f" ({summary.unit})" if summary.unit else "",
         direction="higher is better" if summary.higher_is_better else "lower is better",
+        decides=summary.report,
+        other="best" if summary.report == "last" else "last",
+        target="" if summary.target is None else f"{summary.target:.4g}".replace("-", formatting.MINUS),
         worst_end=figures.worst_end(summary),
         colors=drawing.looks(failed) | drawing.looks(summary.optimizers),
         scores=score_rows(summary),

@@ -7,7 +7,7 @@ from dualavg_bench.analysis import formatting, verdict
 from dualavg_bench.analysis.statistics import is_significant
 from dualavg_bench.recipe.settings import Point
 from dualavg_bench.store.results import Phase
-from dualavg_bench.store.summaries import Comparison, GridSize, RunEntry, Summary
+from dualavg_bench.store.summaries import Comparison, GridSize, RunEntry, Summary, ToTarget
 
 DASH = "\N{EN DASH}"
 PHASES: dict[Phase, str] = {"tune": "tuning", "confirm": "confirmation"}
@@ -18,8 +18,12 @@ class ScoreRow:
     """An optimizer in the table of test scores."""
 
     name: str
-    test: str
+    test: str  # of the network that decides
+    other: str = DASH  # test score of the other network
     valid: str = DASH
+    train: str = DASH
+    to_target: str = DASH
+    unreached: str = ""  # how many runs never reach the target
     n: int = 0
     diverged: int = 0
     best: bool = False
@@ -71,14 +75,20 @@ def score_rows(summary: Summary) -> list[ScoreRow]:
     leaders = verdict.leaders(summary)
     rows = []
     for name in verdict.rank(summary):
-        test, valid = summary.optimizers[name].test, summary.optimizers[name].valid_final
-        if test is None or valid is None:
+        entry = summary.optimizers[name]
+        test, valid = entry.test, entry.valid_final
+        other = entry.test_last if summary.report == "best" else entry.test_best
+        if test is None or other is None or valid is None:
             rows.append(ScoreRow(name, "no result" if name in failed else "not confirmed"))
             continue
         rows.append(
             ScoreRow(
                 name=name,
                 test=formatting.with_error(test, places),
+                other=formatting.with_error(other, places),
+                train=_train_loss(summary, name, test.n),
+                to_target=_to_target(summary, name),
+                unreached=_unreached(entry.to_target),
                 valid=formatting.with_error(valid, places),
                 n=test.n,
                 diverged=test.diverged,
@@ -88,6 +98,38 @@ def score_rows(summary: Summary) -> list[ScoreRow]:
         )
     untuned = [name for name in failed if name not in summary.optimizers]
     return rows + [ScoreRow(name, "no result") for name in untuned]
+
+
+def _train_loss(summary: Summary, name: str, seeds: int) -> str:
+    """Return the training loss; a run that diverged before its first one has none."""
+    losses = {other: entry.train for other, entry in summary.optimizers.items() if entry.train}
+    if name not in losses:
+        return DASH
+    places = formatting.decimals(loss.se for loss in losses.values())
+    fewer = f" (n = {losses[name].n})" if losses[name].n < seeds else ""
+    return formatting.with_error(losses[name], places) + fewer
+
+
+def _to_target(summary: Summary, name: str) -> str:
+    """Return the median steps to the target, and the time that they take."""
+    entry, cost = summary.optimizers[name].to_target, summary.times.optimizers[name].step_ms
+    if entry is None:
+        return DASH
+    if entry.steps is None:
+        return "not reached"
+    if cost is None:
+        return f"{entry.steps:,}"
+    seconds = entry.steps * cost.median / 1000
+    time = formatting.duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{entry.steps:,} ({time})"
+
+
+def _unreached(entry: ToTarget | None) -> str:
+    """Return how many runs never reach the target, if there are any."""
+    if entry is None or entry.reached == entry.n:
+        return ""
+    count = f"by {entry.n - entry.reached} of {entry.n}"
+    return count if entry.steps is None else f"not {count}"
 
 
 def _differs_from_best(summary: Summary, name: str, leaders: Sequence[str]) -> str:

@@ -50,5 +50,6 @@ def _final_scores(run: RunResult) -> dict[str, float]:
     final = {"diverged": float(run.diverged)}
     if not run.diverged:
         final |= {f"valid {name}": run.valid[name][-1] for name in run.valid.names}
-    final |= {f"test {name}": value for name, value in (run.test or {}).items()}
+    for split, scores in (("test", run.test), ("test_best", run.test_best)):
+        final |= {f"{split} {name}": value for name, value in (scores or {}).items()}
     return {f"final/{name}": value for name, value in final.items()}

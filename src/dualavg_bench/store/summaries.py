@@ -55,7 +55,7 @@ class GridSize(Model):
 class ToTarget(Model):
     """How soon runs reach the study's target on validation.
 
-    `steps` is the median over all runs, or None if fewer than half of them `reached` it.
+    `steps` is the median over all runs, or None unless more than half of them `reached` it.
     """
 
     steps: Count | None

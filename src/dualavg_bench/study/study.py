@@ -13,7 +13,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dualavg_bench.analysis.selection import select
 from dualavg_bench.analysis.summary import summarize
 from dualavg_bench.recipe import Grid, Point, Recipe, Scale, registry
 from dualavg_bench.recipe.loading import data_needed, load
-from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED
+from dualavg_bench.recipe.settings import AXES, FIRST_CONFIRMATION_SEED, is_count
 from dualavg_bench.recipe.user_code import user_code
 from dualavg_bench.run.code import Code, trace
 from dualavg_bench.run.data import check, fingerprint, read
@@ -54,6 +54,8 @@ class Study:
     codes: dict[str, Code] = field(default_factory=dict)  # by optimizer; fixed once the study runs
     data_given: bool = False  # whether --data was given
     kept: list[Path] = field(default_factory=list)  # files of an earlier study that were copied
+    train_examples: int | None = None
+    own_steps: int | None = None  # of the recipe, if the runs of this study have another length
 
     @classmethod
     def of(
@@ -96,9 +98,29 @@ class Study:
             raise
         fingerprints = {False: check(splits, recipe)}
         out = (root / f"{recipe.name}-{scale}").absolute()
-        examples = getattr(splits.test, "examples", len(splits.test))
-        given = data is not None
-        return cls(recipe, reference, path, folder, chosen, out, examples, fingerprints, data_given=given)
+        count: Any = getattr(splits.test, "examples", None)
+        examples = count if is_count(count) else len(splits.test)  # it may be a list of the user's
+        return cls(
+            *(recipe, reference, path, folder, chosen, out, examples, fingerprints),
+            data_given=data is not None,
+            train_examples=len(splits.train),
+        )
+
+    def at_length(self, steps: int) -> "Study":
+        """Return the study of the same recipe with runs of another length, in the same folder.
+
+        If that is not the recipe's own length, its summary and its page have names of their own.
+        """
+        own = self.own_steps or self.recipe.steps
+        recipe = replace(self.recipe, steps=steps)
+        return replace(self, recipe=recipe, own_steps=None if steps == own else own, kept=[])
+
+    @property
+    def epochs(self) -> float | None:
+        """How many times a run sees the training data."""
+        if self.train_examples is None:
+            return None
+        return self.recipe.steps / (self.train_examples // self.recipe.batch_size)
 
     def spec(self, name: str, point: Point, seed: int, *, test: bool) -> RunSpec:
         """Return the spec of one run."""
@@ -178,7 +200,7 @@ class Study:
         earlier = self._earlier_summary()
         summary = summarize(
             runs,
-            command=self._command(extend=extend),
+            command=self.command(extend=extend),
             extension=Extension(allowed=extend, rounds=rounds, most=MOST_EXTENSIONS),
             extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
             test_examples=self.test_examples,
@@ -189,25 +211,39 @@ class Study:
         )
         if earlier:
             self._keep_if_other(earlier, summary)
-        write_document(self._summary_file, summary)
+        write_document(self.summary_file, summary)
         if attempts.failures:
             raise Incomplete(attempts.failures, summary, runs)
         return summary, runs
 
     @property
-    def _summary_file(self) -> Path:
-        return self.out / "summary.json"
+    def summary_file(self) -> Path:
+        """The path of the summary."""
+        return self.out / f"summary{self._length_suffix}.json"
+
+    @property
+    def report_file(self) -> Path:
+        """The path of the page."""
+        return self.out / f"report{self._length_suffix}.html"
+
+    @property
+    def _length_suffix(self) -> str:
+        return "" if self.own_steps is None else f"-{self.recipe.steps}-steps"
 
     def _earlier_summary(self) -> Summary | None:
         """Return the summary that is about to be replaced, if it can be read."""
         try:
-            return read_document(self._summary_file, Summary)
+            return read_document(self.summary_file, Summary)
         except StoreError:
             return None
 
-    def _command(self, *, extend: bool) -> str:
-        """Return the command that runs the study again."""
-        words = ["dualavg", "study", Path(self.reference).name, "--scale", self.recipe.scale]
+    def command(self, *, extend: bool, lengths: Sequence[int] = ()) -> str:
+        """Return the command that runs the study again, or a horizon of several `lengths`."""
+        if self.own_steps is not None:
+            lengths = lengths or [self.recipe.steps]
+        words = ["dualavg", "horizon" if lengths else "study", Path(self.reference).name]
+        words += ["--scale", self.recipe.scale]
+        words += ["--steps", ",".join(map(str, lengths))] if lengths else []
         words += ["--optimizers", ",".join(self.names)]
         if self.data_given or self.recipe.scale != "quick":
             words += ["--data", "DIR"]
@@ -223,7 +259,7 @@ class Study:
 
     def _keep(self, names: str) -> None:
         """Keep the summary and the page of an earlier study beside those of this one."""
-        for file in (self._summary_file, self.out / "report.html"):
+        for file in (self.summary_file, self.report_file):
             if file.exists():
                 copy = file.with_name(f"{file.stem}-{names[:150]}{file.suffix}")
                 shutil.copyfile(file, copy)

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def execute_one(spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, stud
                     raise StoreError(
                         f"The code of {spec.recipe} changed during its study: start the study again."
                     )
+                recipe = replace(recipe, steps=spec.settings["steps"])  # a horizon's, or the recipe's own
                 return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=is_cancelled)
     except (RunLockedError, Interrupted):
         return None
