@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # oneDNN must not take AMX where a CPU advertises it and a virtual machine forbids it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all lint docs figures bench clean help
+.PHONY: demo test test-all lint docs figures results bench clean help
 
 help:  ## What there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ docs: $(VENV)/.docs  ## Build the documentation into site/
 
 figures: $(VENV)/.docs  ## Draw the documentation's figures anew
 	for script in docs/figures/*.py; do $(BIN)/python $$script || exit 1; done
+
+results: $(VENV)/.bench  ## Write the tables and figures of README and docs/results.md from the files in results/
+	@$(BIN)/python results/make.py
 
 bench: $(VENV)/.dev  ## Time of an optimizer step, as a ratio to AdamW's; overhead of the benchmark's runner
 	@$(BIN)/python benchmarks/step_time.py

@@ -1,0 +1,107 @@
+"""The figures of README.md and docs/results.md, from the files in this folder: the same bytes every time."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullLocator
+from tables import COMPARED, NAMES, TASKS, Results
+
+from dualavg_bench.analysis.statistics import describe
+from dualavg_bench.store.horizons import Horizon
+from dualavg_bench.store.summaries import Scores, Summary
+
+STYLE = Path(__file__).parent.parent / "docs" / "figures" / "dualavg.mplstyle"
+COLOURS = {"mda": "#0072b2", "sgd": "#d55e00", "adam": "#009e73"}
+MARKERS = {"mda": "o", "sgd": "s", "adam": "^"}
+DASHES: dict[str, Any] = {"mda": "-", "sgd": (0, (6, 2)), "adam": (0, (2, 1.5))}
+
+
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Write the figures whose files are there; return their paths."""
+    drawn = []
+    with plt.style.context(STYLE):
+        if results.horizons:
+            drawn.append(_horizon(results, folder / "results_horizon.svg"))
+        if results.studies:
+            drawn.append(_curves(results, folder / "results_curves.svg"))
+    return drawn
+
+
+def _horizon(results: Results, path: Path) -> Path:
+    """Test score and training loss against run length, a row per task."""
+    rows = len(results.horizons)
+    figure, axes = plt.subplots(rows, 2, figsize=(8.4, 2.7 * rows), layout="constrained", squeeze=False)
+    for row, (recipe, horizon) in zip(axes, results.horizons.items(), strict=True):
+        unit = f", {horizon.unit}" if horizon.unit else ""
+        better = "higher" if horizon.higher_is_better else "lower"
+        _against_length(row[0], horizon, "test")
+        row[0].set(title=f"{TASKS[recipe]}: test {horizon.metric}{unit} ({better} is better)")
+        _against_length(row[1], horizon, "train")
+        row[1].set(title="training loss at the end")
+    axes[0][0].legend(frameon=False)
+    return _save(figure, path)
+
+
+def _against_length(ax: Axes, horizon: Horizon, field: str) -> None:
+    for name in COMPARED:
+        points: list[tuple[int, Scores]] = [
+            (length.steps, scores)
+            for length in horizon.lengths
+            if name in length.optimizers and (scores := getattr(length.optimizers[name], field))
+        ]
+        steps = [step for step, _ in points]
+        means, errors = [p.mean for _, p in points], [p.se or 0.0 for _, p in points]
+        look = {"color": COLOURS[name], "marker": MARKERS[name], "ms": 4.5, "lw": 1.6}
+        ax.errorbar(steps, means, errors, ls=DASHES[name], capsize=2, label=NAMES[name], **look)
+    ax.set_xscale("log")
+    steps = [length.steps for length in horizon.lengths]
+    ax.set_xticks(steps, [f"{step:,}" for step in steps])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set(xlabel="steps of a run")
+    ax.grid(visible=True)
+
+
+def _curves(results: Results, path: Path) -> Path:
+    """Validation score and training loss against the step, for every task with the three optimizers."""
+    studies = {name: s for name, s in results.studies.items() if set(COMPARED) <= set(s.optimizers)}
+    size = (8.4, 2.3 * len(studies))
+    figure, axes = plt.subplots(len(studies), 2, figsize=size, layout="constrained", squeeze=False)
+    for row, (recipe, summary) in zip(axes, studies.items(), strict=True):
+        _against_step(row[0], summary, "valid", summary.metric)
+        row[0].set(title=f"{TASKS[recipe]}: validation {summary.metric}")
+        _against_step(row[1], summary, "train", "loss")
+        row[1].set(title="training loss")
+    axes[0][0].legend(frameon=False)
+    for ax in axes[-1]:
+        ax.set(xlabel="step")
+    return _save(figure, path)
+
+
+def _against_step(ax: Axes, summary: Summary, split: str, series: str) -> None:
+    """Plot the mean over seeds, without the first tenth of a run, whose fall would flatten the rest."""
+    for name in COMPARED:
+        curves = [getattr(summary.curves[h], split) for h in _confirmed(summary, name)]
+        if not curves:
+            continue
+        last = curves[0].step[-1]
+        shown = [i for i, step in enumerate(curves[0].step) if step >= last / 10]
+        means = [describe(curve[series][i] for curve in curves).mean for i in shown]
+        look = {"color": COLOURS[name], "ls": DASHES[name], "lw": 1.5}
+        ax.plot([curves[0].step[i] for i in shown], means, label=NAMES[name], **look)
+    ax.grid(visible=True)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _confirmed(summary: Summary, name: str) -> Iterable[str]:
+    """Return the confirmation runs that did not diverge."""
+    runs = summary.runs.items()
+    return [h for h, run in runs if h in summary.curves and run.optimizer == name and not run.diverged]
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    return path

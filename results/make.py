@@ -1,0 +1,77 @@
+"""Write the tables and figures of README.md and docs/results.md from the files in results/mini.
+
+    python results/make.py            # write; `make results` does this
+    python results/make.py --check    # change nothing; fail if a page differs from the files
+
+A table stands between the lines `<!-- results: NAME -->` and `<!-- end -->`, and nobody edits it by hand.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import figures
+import tables
+from tables import Results
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def link(name: str) -> str:
+    """Return a link from README to a file."""
+    return f"[{name}](results/mini/{name}.json)"
+
+
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "scores": tables.scores,
+    "scores-linked": partial(tables.scores, link=link),
+    "training": tables.training,
+    "target": tables.target,
+    "claims": tables.claims,
+    "finding": tables.finding,
+    "horizon": tables.horizon,
+    "pull": tables.pull,
+    "costs": tables.costs,
+}
+
+
+def filled(text: str, results: Results) -> str:
+    """Return a page with its tables made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        if match[2] not in BLOCKS:
+            raise ValueError(f"There is no table called {match[2]!r}: give one of {', '.join(BLOCKS)}.")
+        return f"{match[1]}\n{BLOCKS[match[2]](results)}\n\n{match[3]}"
+
+    return BLOCK.sub(fill, text)
+
+
+def outdated(results: Results) -> list[Path]:
+    """Return the pages whose tables differ from the files."""
+    return [page for page in PAGES if filled(page.read_text(), results) != page.read_text()]
+
+
+def main() -> None:
+    """Write or check."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is outdated")
+    results = Results()
+    if parser.parse_args().check:
+        if pages := outdated(results):
+            names = ", ".join(str(page.relative_to(ROOT)) for page in pages)
+            sys.exit(f"{names}: numbers differ from results/mini. Run `make results`.")
+        return
+    for page in PAGES:
+        page.write_text(filled(page.read_text(), results))
+        print(page.relative_to(ROOT))
+    for path in figures.draw(results, ROOT / "docs" / "img"):
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""The published studies as tables in Markdown. Every number comes from the files in this folder."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dualavg_bench.analysis import paper
+from dualavg_bench.analysis.formatting import (
+    decimals,
+    duration,
+    interval_decimals,
+    p_text,
+    signed,
+    with_error,
+)
+from dualavg_bench.analysis.statistics import is_significant, paired_interval
+from dualavg_bench.store.documents import read_document
+from dualavg_bench.store.horizons import Horizon
+from dualavg_bench.store.summaries import Comparison, Scores, Summary
+
+FOLDER = Path(__file__).parent / "mini"
+NAMES = {
+    "mda": "MDA",
+    "sgd": "SGD+M",
+    "adam": "Adam",
+    "da": "dual averaging",
+    "da+momentum": "+ momentum",
+    "pull.FadingPull": "pull fades with lr",
+    "pull.NoPull": "no pull",
+}
+TASKS = {
+    "cifar10": "images, CIFAR-10",
+    "imagenet": "images, 20 classes of Tiny ImageNet",
+    "fastmri": "MRI reconstruction, chests",
+    "iwslt14": "translation, Tatoeba De-En",
+    "wikitext103": "language model, WikiText-2",
+    "roberta": "masked language model, Wikipedia and novels",
+    "cifar10_ablation": "ablation, CIFAR-10",
+}
+COMPARED = ("mda", "sgd", "adam")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The files of a folder."""
+
+    folder: Path = FOLDER
+
+    def _read(self, prefix: str) -> dict[str, Summary]:
+        files = {name: self.folder / f"{prefix}{name}.json" for name in TASKS}
+        return {name: read_document(file, Summary) for name, file in files.items() if file.exists()}
+
+    @cached_property
+    def studies(self) -> dict[str, Summary]:
+        """The studies of the paper's experiments, by recipe."""
+        return self._read("")
+
+    @cached_property
+    def horizons(self) -> dict[str, Horizon]:
+        """The recipes at several run lengths."""
+        files = {name: self.folder / f"horizon-{name}.json" for name in TASKS}
+        return {name: read_document(file, Horizon) for name, file in files.items() if file.exists()}
+
+    @cached_property
+    def pulls(self) -> dict[str, Summary]:
+        """The studies of examples/pull_*.py, by recipe."""
+        return self._read("pull-")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, or a sentence if no study of it is finished."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if len(lines) > 2 else "Not run yet."
+
+
+def scores(results: Results, link: Callable[[str], str] = lambda name: f"`{name}`") -> str:
+    """Six tasks and three optimizers: test scores, and MDA against the better of the other two."""
+    header = ["task", "metric", *(NAMES[name] for name in COMPARED), "MDA against the better other", "n"]
+    rows = []
+    for recipe, task in TASKS.items():
+        summary = results.studies.get(recipe)
+        if summary is None or not set(COMPARED) <= set(summary.confirmed):
+            continue
+        best = _best(summary, COMPARED)
+        cells = [_score(summary.confirmed, name, bold=name == best) for name in COMPARED]
+        rival = _best(summary, COMPARED[1:])
+        label = f"{task} ({link(recipe)})"
+        n = str(summary.confirmed["mda"].n)
+        rows.append([label, _metric(summary), *cells, _against(summary, "mda", rival), n])
+    return table(header, rows)
+
+
+def training(results: Results) -> str:
+    """Training loss, both networks and the chosen setting of every optimizer."""
+    header = ["task", "optimizer", "last network", "best network", "training loss", "lr", "decay", "schedule"]
+    rows = []
+    for recipe, summary in results.studies.items():
+        losses = {name: entry.train for name, entry in summary.optimizers.items() if entry.train}
+        for name, entry in summary.optimizers.items():
+            last = {key: e.test_last for key, e in summary.optimizers.items() if e.test_last}
+            best = {key: e.test_best for key, e in summary.optimizers.items() if e.test_best}
+            shown = [
+                _score(part, name, bold=summary.report == report)
+                for part, report in ((last, "last"), (best, "best"))
+            ]
+            setting = [f"{entry.chosen.lr:g}", f"{entry.chosen.weight_decay:g}", entry.chosen.schedule]
+            edge = " (end of its grid)" if entry.chosen.edge else ""
+            setting[0] += edge
+            rows.append([f"`{recipe}`", NAMES[name], *shown, _score(losses, name, bold=False), *setting])
+    return table(header, rows)
+
+
+def target(results: Results) -> str:
+    """Steps and seconds until validation reaches the worst optimizer's final score."""
+    header = ["task", "target (validation)", "optimizer", "steps", "of", "seconds", "runs that reached it"]
+    rows = []
+    for recipe, summary in results.studies.items():
+        steps = {run.steps for run in summary.runs.values()}
+        for name, entry in summary.optimizers.items():
+            reach, cost = entry.to_target, summary.times.optimizers[name].step_ms
+            if reach is None or cost is None or summary.target is None:
+                continue
+            taken = "not reached" if reach.steps is None else f"{reach.steps:,}"
+            seconds = "" if reach.steps is None else f"{reach.steps * cost.median / 1000:.0f}"
+            goal = f"{summary.metric} {summary.target:.4g}"
+            row = [f"`{recipe}`", goal, NAMES[name], taken, f"{max(steps):,}", seconds]
+            rows.append([*row, f"{reach.reached} of {reach.n}"])
+    return table(header, rows)
+
+
+def claims(results: Results) -> str:
+    """Every claim of the paper with ours."""
+    header = ["experiment", "claim", "the paper", "ours", "95% interval", "n", "p (Holm)", "verdict"]
+    rows = []
+    for row in paper.judge(results.studies):
+        places = interval_decimals([(row.low, row.high)])
+        theirs = (
+            signed(row.claim.by, 2) if row.claim.by is not None else row.claim.words or row.claim.relation
+        )
+        if row.margin is not None:
+            percent = row.claim.margin and row.claim.margin.endswith("%")
+            theirs += f"; margin {row.claim.margin}" + (f" = {row.margin:.2g}" if percent else "")
+        ours, interval = "", ""
+        if row.advantage is not None:
+            ours = signed(row.advantage, places)
+        if row.low is not None and row.high is not None:
+            interval = f"{signed(row.low, places)} to {signed(row.high, places)}"
+        p = "" if row.p_holm is None else p_text(row.p_holm).removeprefix("= ")
+        verdict = f"**{row.verdict}**" if row.verdict == paper.DISAGREES else row.verdict
+        n = str(row.n) if row.n else ""
+        rows.append([f"`{row.claim.recipe}`", row.claim.text, theirs, ours, interval, n, p, verdict])
+    return table(header, rows)
+
+
+def finding(results: Results) -> str:
+    """One sentence: how many claims agree."""
+    return paper.finding(paper.judge(results.studies), "mini")
+
+
+def pull(results: Results) -> str:
+    """MDA with its pull as it is, fading, and without: test score, training loss, paired differences."""
+    header = ["task", "optimizer", "test", "training loss", "lr", "against MDA (95% interval)", "n"]
+    rows = []
+    for recipe, study in results.pulls.items():
+        base = results.studies[recipe]
+        entries = [(base, "mda"), *((study, name) for name in study.optimizers), (base, "sgd")]
+        mda = _by_seed(base, "mda")
+        for summary, name in entries:
+            entry = summary.optimizers[name]
+            if entry.test is None or entry.train is None:
+                continue
+            places = decimals(e.test.se for e in base.optimizers.values() if e.test)
+            loss_places = decimals(e.train.se for e in base.optimizers.values() if e.train)
+            difference = "" if name == "mda" else _paired(_by_seed(summary, name), mda, summary.sign)
+            test, loss = with_error(entry.test, places), with_error(entry.train, loss_places)
+            lr, n = f"{entry.chosen.lr:g}", str(entry.test.n)
+            rows.append([f"`{recipe}`, {_metric(base)}", NAMES[name], test, loss, lr, difference, n])
+    return table(header, rows)
+
+
+def horizon(results: Results) -> str:
+    """Test score and training loss at every run length."""
+    columns = [f"{NAMES[name]}: {part}" for part in ("test", "training loss") for name in COMPARED]
+    rows = []
+    for recipe, found in results.horizons.items():
+        for length in found.lengths:
+            trained = {name: e.train for name, e in length.optimizers.items() if e.train}
+            cells = [
+                _score(part, name, bold=False) for part in (length.confirmed, trained) for name in COMPARED
+            ]
+            epochs = "" if length.epochs is None else f"{length.epochs:.3g}"
+            n = str(max((scores.n for scores in length.confirmed.values()), default=0))
+            rows.append([f"`{recipe}`, {_metric(found)}", f"{length.steps:,}", epochs, *cells, n])
+    return table(["task", "steps", "epochs", *columns, "n"], rows)
+
+
+def costs(results: Results) -> str:
+    """Runs, seeds and computing time of every study."""
+    header = ["study", "runs", "grid points each", "tuning seeds", "n", "time of a run", "computing time"]
+    rows = []
+    named = [*results.studies.items(), *((f"pull-{name}", pull) for name, pull in results.pulls.items())]
+    for name, summary in named:
+        first = next(iter(summary.optimizers.values()))
+        seconds = summary.times.seconds
+        row = [f"`{name}.json`", str(len(summary.runs)), str(first.grid.points), str(first.chosen.valid.n)]
+        row += [str(first.test.n if first.test else 0), duration(seconds / len(summary.runs))]
+        rows.append([*row, duration(seconds)])
+    return table(header, rows)
+
+
+def _best(summary: Summary, names: Sequence[str]) -> str:
+    return max(names, key=lambda name: summary.sign * summary.confirmed[name].mean)
+
+
+def _metric(summary: Summary | Horizon) -> str:
+    arrow = "\N{UPWARDS ARROW}" if summary.higher_is_better else "\N{DOWNWARDS ARROW}"
+    return f"{summary.metric}{', ' + summary.unit if summary.unit else ''} {arrow}"
+
+
+def _score(part: Mapping[str, Scores], name: str, *, bold: bool) -> str:
+    if name not in part:
+        return ""
+    text = with_error(part[name], decimals(each.se for each in part.values()))
+    text += f" ({part[name].diverged} diverged)" if part[name].diverged else ""
+    return f"**{text}**" if bold else text
+
+
+def _against(summary: Summary, name: str, rival: str) -> str:
+    """Return by how much `name` is ahead of a rival: positive is better, whatever the metric."""
+    pair = next(pair for pair in summary.comparisons if {pair.a, pair.b} == {name, rival})
+    return f"{NAMES[rival]}: {_difference(pair, summary.sign * (1 if pair.a == name else -1))}"
+
+
+def _difference(pair: Comparison, sign: int) -> str:
+    if pair.low is None or pair.high is None or pair.p_holm is None:
+        return f"{sign * pair.difference:+.3g}, no test"
+    low, high = sorted((sign * pair.low, sign * pair.high))
+    places = interval_decimals([(low, high)])
+    word = "not told apart"
+    if is_significant(pair.p_holm):
+        word = "ahead" if sign * pair.difference > 0 else "behind"
+    value = signed(sign * pair.difference, places)
+    return f"{value} ({signed(low, places)} to {signed(high, places)}), **{word}**"
+
+
+def _by_seed(summary: Summary, name: str) -> dict[int, float]:
+    runs = summary.runs.values()
+    return {run.seed: run.test for run in runs if run.optimizer == name and run.test is not None}
+
+
+def _paired(ours: dict[int, float], theirs: dict[int, float], sign: int) -> str:
+    seeds = sorted(ours.keys() & theirs.keys())
+    a, b = [sign * ours[seed] for seed in seeds], [sign * theirs[seed] for seed in seeds]
+    low, high, _ = paired_interval(a, b)
+    places = interval_decimals([(low, high)])
+    mean = sum(x - y for x, y in zip(a, b, strict=True)) / len(seeds)
+    if low is None or high is None:
+        return signed(mean, places)
+    return f"{signed(mean, places)} ({signed(low, places)} to {signed(high, places)})"

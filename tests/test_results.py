@@ -1,0 +1,85 @@
+"""The printed results are those of the files: README and docs/results.md are made from results/mini alone."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from support.synthetic_runs import renamed, study, summarize
+
+from dualavg_bench.store.documents import read_document, write_document
+from dualavg_bench.store.horizons import Horizon
+from dualavg_bench.store.summaries import Summary
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "results").glob("*/*.json"))
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "results")
+    yield importlib.import_module("make")
+    for name in ("make", "tables", "figures"):
+        importlib.sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def made_up(make, tmp_path: Path):
+    """Files of a made-up study and of its pull."""
+    runs = study()
+    write_document(tmp_path / "cifar10.json", summarize(runs))
+    fading = [run for run in runs if run.optimizer == "sgd"]
+    pull = summarize(renamed(fading, {"sgd": "pull.FadingPull"}))
+    write_document(tmp_path / "pull-cifar10.json", pull)
+    return make.Results(tmp_path)
+
+
+def test_every_printed_number_is_that_of_its_file(make) -> None:
+    assert make.outdated(make.Results()) == []
+
+
+def test_a_number_that_differs_is_noticed(make, made_up) -> None:
+    page = make.filled("<!-- results: scores -->\n<!-- end -->\n", made_up)
+    test = made_up.studies["cifar10"].confirmed["mda"].mean
+    assert f"{test:.2f}" in page
+    assert make.filled(page, made_up) == page
+    assert make.filled(page.replace(f"{test:.2f}", "99.99"), made_up) == page
+
+
+def test_prose_has_no_measured_numbers(make) -> None:
+    """What no table holds would not be checked."""
+    text = make.BLOCK.sub("", (ROOT / "docs" / "results.md").read_text())
+    assert re.findall(r"\d\.\d", re.sub(r"`[^`]*`", "", text)) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_published_file_can_be_read_and_is_small(file: Path) -> None:
+    read_document(file, Horizon if file.name.startswith("horizon-") else Summary)
+    assert file.stat().st_size <= 300_000
+
+
+@pytest.mark.parametrize("name", ["scores", "training", "target", "claims", "finding", "pull", "costs"])
+def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
+    text = make.BLOCKS[name](made_up)
+    assert "cifar10" in text or name == "finding"
+    assert "Not run yet." not in text
+
+
+def test_nothing_that_was_not_run_is_printed(make, tmp_path: Path) -> None:
+    nothing = make.Results(tmp_path)
+    for name in ("scores", "training", "target", "horizon", "pull", "costs"):
+        assert make.BLOCKS[name](nothing) == "Not run yet."
+
+
+def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_up) -> None:
+    summary = made_up.studies["cifar10"]
+    others = {name: summary.confirmed[name].mean for name in ("sgd", "adam")}
+    rival = max(others, key=others.get)
+    (pair,) = (pair for pair in summary.comparisons if {pair.a, pair.b} == {"mda", rival})
+    advantage = pair.difference if pair.a == "mda" else -pair.difference
+    assert f"{make.tables.NAMES[rival]}: {advantage:+.2f}"[:-1] in make.BLOCKS["scores"](made_up)
+
+
+def test_an_unknown_table_is_one_line(make, made_up) -> None:
+    with pytest.raises(ValueError, match="no table called 'scorse'"):
+        make.filled("<!-- results: scorse -->\n<!-- end -->", made_up)
