@@ -47,8 +47,8 @@ class Results:
 
     folder: Path = FOLDER
 
-    def _read(self, prefix: str) -> dict[str, Summary]:
-        files = {name: self.folder / f"{prefix}{name}.json" for name in TASKS}
+    def _read(self, suffix: str) -> dict[str, Summary]:
+        files = {name: self.folder / f"{name}{suffix}.json" for name in TASKS}
         return {name: read_document(file, Summary) for name, file in files.items() if file.exists()}
 
     @cached_property
@@ -59,13 +59,13 @@ class Results:
     @cached_property
     def horizons(self) -> dict[str, Horizon]:
         """The recipes at several run lengths."""
-        files = {name: self.folder / f"horizon-{name}.json" for name in TASKS}
+        files = {name: self.folder / f"{name}-horizon.json" for name in TASKS}
         return {name: read_document(file, Horizon) for name, file in files.items() if file.exists()}
 
     @cached_property
     def pulls(self) -> dict[str, Summary]:
         """The studies of examples/pull_*.py, by recipe."""
-        return self._read("pull-")
+        return self._read("-pull")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -199,7 +199,7 @@ def costs(results: Results) -> str:
     """Runs, seeds and computing time of every study."""
     header = ["study", "runs", "grid points each", "tuning seeds", "n", "time of a run", "computing time"]
     rows = []
-    named = [*results.studies.items(), *((f"pull-{name}", pull) for name, pull in results.pulls.items())]
+    named = [*results.studies.items(), *((f"{name}-pull", pull) for name, pull in results.pulls.items())]
     for name, summary in named:
         first = next(iter(summary.optimizers.values()))
         seconds = summary.times.seconds
