@@ -21,7 +21,7 @@ from dualavg_bench.analysis import paper
 
 out, *names = sys.argv[1:]
 paper.RECIPES = tuple(names)
-paper.METRICS = dict.fromkeys(names, ("accuracy", "%"))
+paper.METRICS |= dict.fromkeys(names, ("accuracy", "%"))
 cli.main(["reproduce", "--out", out, "--together", "--workers", "2"])
 """
 
@@ -39,7 +39,7 @@ def reproduce(dualavg: Command, scheduler: str, monkeypatch: pytest.MonkeyPatch)
 
     def run(names: list[str], *arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(paper, "RECIPES", tuple(names))
-        monkeypatch.setattr(paper, "METRICS", dict.fromkeys(names, ("accuracy", "%")))
+        monkeypatch.setattr(paper, "METRICS", paper.METRICS | dict.fromkeys(names, ("accuracy", "%")))
         return dualavg("reproduce", "--scheduler", scheduler, *arguments)
 
     return run
