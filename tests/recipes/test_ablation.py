@@ -68,12 +68,17 @@ def test_everything_but_the_optimizers_is_the_cifar10_recipe(scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_each_row_has_five_lrs_and_two_schedules(scale):
+def test_each_row_has_as_many_lrs_and_two_schedules(scale):
     for grid in cifar10_ablation.recipe(scale).grids.values():
-        assert len(grid.lr) == 5
+        assert len(grid.lr) == (4 if scale == "mini" else 5)
         assert grid.schedule == ("constant", "stagewise")
         assert grid.weight_decay == (1e-4,)
         assert not grid.settings
+
+
+@pytest.mark.parametrize("scale", ["quick", "mini"])
+def test_the_last_row_has_the_lrs_of_the_cifar10_recipe(scale):
+    assert cifar10_ablation.recipe(scale).grids["mda"].lr == cifar10.recipe(scale).grids["mda"].lr
 
 
 def test_the_papers_best_points_are_inside_the_grid():

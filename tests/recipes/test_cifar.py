@@ -13,6 +13,7 @@ from support.small_images import cifar_batch, python2_pickle, write_batches
 
 from dualavg_bench.data import cifar
 from dualavg_bench.data.embedded import digits
+from dualavg_bench.recipes import cifar10
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,44 @@ def test_all_training_batches_are_read(tmp_path):
     splits = cifar.load(tmp_path)
     assert (len(splits.train), len(splits.valid)) == (27, 3)
     assert {0, 7} == set(splits.train.labels.tolist())
+
+
+def numbered_batches(folder, batches):
+    """Training batches of 20 images; the first pixel of each image is its number."""
+    pixels = np.zeros((20 * batches, 3072), np.uint8)
+    pixels[:, 0] = np.arange(20 * batches)
+    parts = np.split(pixels, batches)
+    files = {f"data_batch_{i}": cifar_batch(part, [0] * 20) for i, part in enumerate(parts, start=1)}
+    return write_batches(folder, **files)
+
+
+def numbers(split):
+    return split.pixels[:, 0, 0, 0].tolist()
+
+
+def test_a_part_of_the_training_images_is_fixed_and_random_and_leaves_validation_as_it_is(tmp_path):
+    numbered_batches(tmp_path, 1)
+    part, complete = cifar.load(tmp_path, one_in=5, part=6), cifar.load(tmp_path, one_in=5)
+    assert numbers(part.train) == numbers(cifar.load(tmp_path, one_in=5, part=6).train)
+    assert set(numbers(part.train)) < set(numbers(complete.train))
+    assert len(part.train) == 6
+    assert sorted(numbers(part.train)) != list(range(6))
+    assert numbers(part.valid) == numbers(complete.valid)
+    assert len(part.test) == len(complete.test)
+
+
+def test_a_part_larger_than_the_data_is_refused(tmp_path):
+    numbered_batches(tmp_path, 1)
+    assert len(cifar.load(tmp_path, one_in=5, part=16).train) == 16
+    with pytest.raises(ValueError, match=r"has 16 images for training, expected 17; .*cs\.toronto\.edu"):
+        cifar.load(tmp_path, one_in=5, part=17)
+
+
+def test_later_batches_can_be_left_unread(tmp_path):
+    two = cifar.load(numbered_batches(tmp_path / "two", 2), part=10)
+    five = numbered_batches(tmp_path / "five", 5)
+    assert numbers(cifar.load(five, batches=2, part=10).train) == numbers(two.train)
+    assert numbers(cifar.load(five, part=10).train) != numbers(two.train)
 
 
 def test_a_gap_between_training_batches_is_refused(tmp_path):
@@ -183,6 +222,13 @@ def test_a_malformed_batch_gives_a_one_line_error_with_path_and_source(tmp_path,
     assert "(n, 3072)" in message
     assert "https://www.cs.toronto.edu" in message
     assert "\n" not in message
+
+
+@needs(cifar.FOLDER)
+def test_the_mini_scale_of_the_real_cifar10():
+    splits = cifar10.recipe("mini").data(REAL)
+    assert [len(part) for part in (splits.train, splits.valid, splits.test)] == [4500, 5000, 10_000]
+    assert torch.bincount(splits.train.labels).min() > 400
 
 
 @needs(cifar.FOLDER)

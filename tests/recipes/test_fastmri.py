@@ -146,7 +146,7 @@ def test_two_steps_at_the_shape_of_a_knee(tmp_path):
 def test_the_real_chests():
     splits = experiment.recipe("mini").data(REAL)
     batch = splits.valid.batch(torch.arange(4), None)
-    assert batch["kspace"].shape == (4, 4, 128, 128)
-    assert batch["target"].shape == (4, 128, 128)
+    assert batch["kspace"].shape == (4, 4, 64, 64)
+    assert batch["target"].shape == (4, 64, 64)
     values = scores(ZeroFilled(), splits.valid)
     assert 0.4 < values["ssim"] < 0.8

@@ -239,6 +239,19 @@ def test_chests_are_split_by_blocks_and_their_folder_is_not_changed(tmp_path):
     assert brightness[1] / brightness[0] > 4
 
 
+def test_chests_have_the_resolution_that_is_asked_for(tmp_path):
+    array = np.zeros((100, 256, 256), np.uint16)
+    array[:, :128] = 40_000  # the upper half is bright, whatever the resolution
+    for size in (32, 64):
+        batch = chest_mri.load(write_chests(tmp_path, array), centre=2, size=size).test.batch(
+            torch.tensor([0]), None
+        )
+        assert batch["kspace"].shape == (1, chest_mri.COILS, size, size)
+        assert batch["target"].shape == (1, size, size)
+        upper, lower = batch["target"][0].split(size // 2)
+        assert upper.mean() > 10 * lower.mean()
+
+
 @pytest.mark.parametrize(
     "array",
     [np.zeros((99, 256, 256), np.uint16), np.zeros((100, 256, 256)), b"", b"<html>"],

@@ -145,7 +145,7 @@ def test_the_real_tiny_imagenet():
     recipe = experiment.recipe("mini")
     splits = recipe.data(REAL)
     assert has_an_output_for_each_class(recipe, splits)
-    for source, of_class in ((splits.train, 270), (splits.valid, 30), (splits.test, 50)):
+    for source, of_class in ((splits.train, 150), (splits.valid, 150), (splits.test, 50)):
         assert torch.bincount(source.labels).tolist() == [of_class] * 20
         assert {image.shape for image in source.images} == {(64, 64, 3)}
     # Normalized with ImageNet's mean and standard deviation, which are similar.

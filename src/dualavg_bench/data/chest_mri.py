@@ -18,13 +18,13 @@ SOURCE = (
     "any 100 MR magnitude images of 256x256 pixels will do, each scaled to its own maximum, with the images "
     "of one subject next to each other (ours are chests); the scale quick needs no data"
 )
-SLICES, SIZE, COILS = 7, 128, 4
+SLICES, COILS = 7, 4
 # Neighbouring images can show one subject. Some images repeat 13 to 22 images later, and 67 to 69 repeat as
 # 85 to 83. With these cuts, no image resembles one of another block.
 BLOCKS = {"a": (fastmri.TRAIN, 0, 67), "b": (fastmri.VALID, 67, 86), "c": (fastmri.VALID, 86, 100)}
 
 
-def load(folder: Path, *, centre: int) -> Splits:
+def load(folder: Path, *, centre: int, size: int = 128) -> Splits:
     """Simulate the volumes in a temporary folder and read them. Each block of images counts as one patient.
 
     Nothing is written to `folder`: it may be read-only, and a cached copy could belong to another array.
@@ -32,11 +32,12 @@ def load(folder: Path, *, centre: int) -> Splits:
     Args:
         folder: `chest-mri`, or its parent folder.
         centre: number of low-frequency lines in every mask.
+        size: height and width of the images, a divisor of 256: a pixel is the mean of a square of pixels.
     """
     images = _read(find_folder(folder, FOLDER, NAME, EXPECTED, SOURCE) / NAME)
     try:
         with tempfile.TemporaryDirectory(prefix="dualavg-") as written:
-            _write(images, Path(written))
+            _write(images, Path(written), size)
             return fastmri.load(Path(written), centre=centre, keep=True)
     except OSError as error:
         raise StoreError(
@@ -55,14 +56,14 @@ def _read(path: Path) -> NDArray[np.uint16]:
     return images
 
 
-def _write(images: NDArray[np.uint16], folder: Path) -> None:
-    # Half the resolution: means of 2x2 pixels.
-    halves = images.reshape(100, SIZE, 2, SIZE, 2).mean(axis=(2, 4)) / np.iinfo(np.uint16).max
+def _write(images: NDArray[np.uint16], folder: Path, size: int) -> None:
+    square = images.shape[1] // size
+    small = images.reshape(100, size, square, size, square).mean(axis=(2, 4)) / np.iinfo(np.uint16).max
     for patient, (name, first, end) in BLOCKS.items():
         (folder / name).mkdir(exist_ok=True)
         for start in range(first, end, SLICES):
             kspace = phantoms.measure(
-                halves[start : min(start + SLICES, end)], np.random.default_rng(start), coils=COILS
+                small[start : min(start + SLICES, end)], np.random.default_rng(start), coils=COILS
             )
             path = folder / name / f"chest{start:03d}.h5"
-            phantoms.write_volume(path, kspace, crop=SIZE, patient=patient)
+            phantoms.write_volume(path, kspace, crop=size, patient=patient)

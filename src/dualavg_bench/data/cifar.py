@@ -55,7 +55,13 @@ class Images:
 
 
 def load(
-    folder: Path, *, one_in: int = 10, images: tuple[int, int] | None = None, source: str = OFFICIAL
+    folder: Path,
+    *,
+    one_in: int = 10,
+    images: tuple[int, int] | None = None,
+    batches: int = 5,
+    part: int | None = None,
+    source: str = OFFICIAL,
 ) -> Splits:
     """Read the splits. A fixed seed draws the validation images from the training images.
 
@@ -64,10 +70,12 @@ def load(
             enough.
         one_in: one training image in `one_in` is kept for validation.
         images: required numbers of training and test images; any if None.
+        batches: how many training batches are read, if there are as many.
+        part: train on so many of the images that are left after validation; on all of them if None.
         source: where to get the data set, for error messages.
     """
     inner = find_folder(folder, FOLDER, "data_batch_1", EXPECTED, source)
-    last = max((i for i in range(1, 6) if os.path.lexists(inner / f"data_batch_{i}")), default=1)
+    last = max((i for i in range(1, batches + 1) if os.path.lexists(inner / f"data_batch_{i}")), default=1)
     # A missing batch before the last one is an error.
     parts = [_read(inner / f"data_batch_{i}", source) for i in range(1, last + 1)]
     pixels, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -77,6 +85,10 @@ def load(
         check_count(inner, "test images", len(test), images[1], source)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
     valid, train = order[: len(order) // one_in], order[len(order) // one_in :]
+    if part is not None:
+        if part > len(train):
+            raise ValueError(f"{inner} has {len(train):,} images for training, expected {part:,}; {source}.")
+        train = train[:part]
     return Splits(
         train=Images(pixels[train], labels[train]),
         valid=Images(pixels[valid], labels[valid]),

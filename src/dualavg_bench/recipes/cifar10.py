@@ -7,7 +7,20 @@
 DIR holds `cifar-10-batches-py`, from https://www.cs.toronto.edu/~kriz/cifar.html.
 
 Test accuracy of the paper: MDA 95.58% (last row of its ablation), SGD+M 0.36 points less.
-Ours, on validation: quick, MDA, SGD+M and Adam about 90% if well tuned; mini, MDA at lr 1, one seed, 67%.
+
+                    paper                 mini                  quick
+    epochs          300                   100                   3.5
+    steps           105,300               4,500                 260
+    examples        45,000                4,500                 1,200
+    parameters      58,148,938            603,802               19,858
+    schedule        stage-wise, ramps     the same              warm-up, linear
+    regularization  crops, flips, decay   the same              the same
+
+Baselines on validation, one seed: mini, SGD+M 69.9% (lr 0.1, decay 1e-3). Guessing one class: 10%.
+
+Departures of mini from the rule: the grid has decay 1e-4 and 1e-3, not 0 and 1e-4, because 1e-4 hardly acts
+in 4,500 steps: SGD+M at lr 0.3 had 66% with it. Only training batches 1 and 2 are read, so that any copy of
+the data set gives the same images.
 
 Departures from the paper:
 - A tenth of the training images is used for validation, because the paper names no validation set. An epoch
@@ -33,6 +46,7 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 Batch = tuple[Tensor, Tensor]
 
 DECAY = 1e-4
+DECAYS_MINI = (DECAY, 10 * DECAY)  # 1e-4 hardly acts in so few steps
 EPOCHS, BATCH = 300, 128
 IMAGES = (50_000, 10_000)  # CIFAR-10, training and test
 STEPS_OF_AN_EPOCH = IMAGES[0] * 9 // 10 // BATCH
@@ -44,8 +58,9 @@ def quick_data(folder: Path) -> Splits:
 
 
 def small_network(blocks: tuple[int, ...], width: int) -> nn.Module:
-    """Return a network that works at half the resolution, which is four times as fast."""
-    return PreActResNet(Basic, blocks, width=width, stem_stride=2)
+    """Return a network that works at half the resolution, with its channels last: both for speed."""
+    network = PreActResNet(Basic, blocks, width=width, stem_stride=2)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -96,19 +111,20 @@ def recipe(scale: Scale = "quick") -> Recipe:
         )
     if scale == "mini":
         return make(
-            data=cifar.load,
-            model=partial(small_network, (1, 1, 1, 1), 16),
-            batch_size=BATCH,
-            steps=1400,
+            data=partial(cifar.load, batches=2, one_in=4, part=4500),
+            model=partial(small_network, (1, 1, 1, 2), 16),
+            batch_size=100,
+            steps=4500,
             evaluations=10,
             eval_batch_size=500,
             grids={
-                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (0.0, DECAY), ("stagewise",)),
-                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (0.0, DECAY), ("stagewise",)),
-                "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0, DECAY), ("stagewise",)),
+                "mda": Grid((0.3, 1.0, 3.0, 10.0), DECAYS_MINI, ("stagewise",)),
+                "sgd": Grid((0.03, 0.1, 0.3, 1.0), DECAYS_MINI, ("stagewise",)),
+                "adam": Grid((0.0003, 0.001, 0.003, 0.01), DECAYS_MINI, ("stagewise",)),
             },
-            about="CIFAR-10, all training batches found; a small pre-activation ResNet, half the resolution.",
-            expected=140.0,
+            seeds=Seeds(tune=1, confirm=8),
+            about="4,500 images of CIFAR-10, 100 epochs; a small pre-activation ResNet, half the resolution.",
+            expected=200.0,
         )
     return make(
         data=partial(cifar.load, images=IMAGES),

@@ -8,7 +8,19 @@ DIR holds `multicoil_train` and `multicoil_val` of the knees, from https://fastm
 `chest-mri` with an array of 100 magnitude images, from which coils, phase, noise and k-space are simulated.
 
 SSIM of the paper: a curve, no numbers. MDA is slightly above Adam, within a standard error; SGD far below.
-Ours, on validation: quick, two seeds, Adam 0.66, SGD+M 0.65, MDA 0.64; without a network (zero-filled) 0.54.
+
+                    paper                 mini                  quick
+    epochs          50                    50                    1
+    steps           217,100               3,350                 50
+    examples        34,742 slices         67 slices             96 slices
+    parameters      29,936,966            65,784                65,784
+    batch           8                     1                     2
+    schedule        flat, then a tenth    the same              the same
+    regularization  none                  none                  none
+
+Baselines on validation, one seed: mini, Adam 0.811 (lr 0.003). Without a network (zero-filled) 0.541.
+
+Departures of mini from the rule: only 19 slices are left for validation and 14 for test, of few patients.
 
 Departures from the paper:
 - The official test set has no reconstructions; ours is half of the 199 validation volumes, split by patient.
@@ -33,7 +45,7 @@ from dualavg_bench.recipe import Grid, Metric, Passage, Picture, Recipe, Scale, 
 
 Batch = dict[str, Tensor]
 
-CENTRE = {"quick": 2, "mini": 6, "paper": 16}  # low-frequency lines, out of 48, 128 and about 368
+CENTRE = {"quick": 2, "mini": 3, "paper": 16}  # low-frequency lines, out of 48, 64 and about 368
 EPOCHS, BATCH, SLICES = 50, 8, 34_742  # for training
 STEPS_OF_AN_EPOCH = SLICES // BATCH
 WINDOW, K1, K2 = 7, 0.01, 0.03  # of SSIM
@@ -124,12 +136,19 @@ def recipe(scale: Scale = "quick") -> Recipe:
         )
     if scale == "mini":
         return make(
-            data=partial(chest_mri.load, centre=CENTRE["mini"]),
-            model=partial(network, 3, chans=8, pools=3, sens_chans=4, sens_pools=3),
-            batch_size=2,
-            steps=200,
-            evaluations=5,
-            about="MR images of chests, 128x128, four simulated coils; a VarNet of three cascades.",
+            data=partial(chest_mri.load, centre=CENTRE["mini"], size=64),
+            model=partial(network, 2, chans=8, pools=2, sens_chans=4, sens_pools=2),
+            batch_size=1,
+            steps=50 * 67,
+            evaluations=10,
+            eval_batch_size=19,
+            grids={
+                "mda": Grid((0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), (0.0,), schedules),
+                "sgd": Grid((0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), (0.0,), schedules),
+                "adam": Grid((1e-4, 3e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3), (0.0,), schedules),
+            },
+            seeds=Seeds(tune=1, confirm=8),
+            about="MR images of chests, 64x64, four simulated coils, 50 epochs; a VarNet of two cascades.",
             expected=120.0,
         )
     return make(

@@ -11,11 +11,24 @@ must be sorted into class folders.
 
 Test accuracy (top-1) of the paper: a curve, no numbers. MDA and SGD+M agree within the standard errors; Adam
 is far behind.
-Ours, on validation: quick, two seeds, SGD+M 67%, MDA 64%, Adam 62%; mini, MDA at lr 1, one seed, 41%.
+
+                    paper                 mini                  quick
+    epochs          100                   100                   2.9
+    steps           480,900               6,000                 220
+    examples        1,231,167             3,000                 1,200
+    parameters      25,557,032            312,036               21,914
+    schedule        stage-wise, ramps     the same              the same
+    regularization  crops, flips, decay   the same              the same
+
+Baselines on validation, one seed: mini, SGD+M 48.7% (lr 0.1, decay 1e-3). Guessing one class: 5%.
+
+Departures of mini from the rule: the grid has decay 1e-4 and 1e-3, not 0 and 1e-4, because 1e-4 hardly acts
+in 6,000 steps. There are 6,000 images for training and validation; half of them give an accuracy on
+validation with a standard error of 0.9 points.
 
 Departures from the paper:
 - The official validation images are the test set, as in the paper. For validation, 50 training images of each
-  class are used (30 at mini and quick). An epoch is therefore 4,809 steps of 256 images, not 5,004.
+  class are used (150 at mini, 30 at quick). An epoch is therefore 4,809 steps of 256 images, not 5,004.
 - Each 10-fold drop is linear over 3 epochs. The paper says "a few".
 - A step is split into parts of 32 images, as on the paper's 8 GPUs. Batch norm sees 32 images, but updates
   its running statistics 8 times per step.
@@ -25,6 +38,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from dualavg.schedules import StageWise
@@ -35,6 +50,7 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 from dualavg_bench.recipes.cifar10 import evaluate, loss
 
 DECAY = 1e-4
+DECAYS_MINI = (DECAY, 10 * DECAY)  # 1e-4 hardly acts in so few steps
 EPOCHS, GPUS, BATCH_OF_GPU = 100, 8, 32
 BATCH = GPUS * BATCH_OF_GPU
 CLASSES, VALID_OF_CLASS = 1000, 50
@@ -48,6 +64,12 @@ def quick_data(folder: Path) -> Splits:
     return imagenet.load(
         written, classes=10, valid_of_class=30, size=32, resize=36, in_memory=True, source=SOURCE
     )
+
+
+def small_network(widths: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a network of one block per width, with its channels last, for speed."""
+    network = ResNet("basic", [1] * len(widths), widths, stem=widths[0], classes=classes)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def stagewise(optimizer: Optimizer, steps: int) -> StageWise:
@@ -70,7 +92,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
     if scale == "quick":
         return make(
             data=quick_data,
-            model=partial(ResNet, "basic", (1, 1), (16, 32), stem=16, classes=10),
+            model=partial(small_network, (16, 32), 10),
             batch_size=16,
             steps=220,
             evaluations=6,
@@ -89,23 +111,24 @@ def recipe(scale: Scale = "quick") -> Recipe:
                 imagenet.load,
                 name="tiny-imagenet-20",
                 classes=20,
-                valid_of_class=30,
+                valid_of_class=150,
                 size=48,
                 resize=55,
                 in_memory=True,
                 source=imagenet.TINY,
             ),
-            model=partial(ResNet, "basic", (1, 1, 1, 1), (24, 48, 96, 192), stem=24, classes=20),
-            batch_size=64,
-            steps=1000,
+            model=partial(small_network, (16, 32, 64, 128), 20),
+            batch_size=50,
+            steps=6000,
             evaluations=10,
             eval_batch_size=200,
             grids={
-                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (0.0, DECAY), ("stagewise",)),
-                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (0.0, DECAY), ("stagewise",)),
-                "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (0.0, DECAY), ("stagewise",)),
+                "mda": Grid((0.3, 1.0, 3.0, 10.0), DECAYS_MINI, ("stagewise",)),
+                "sgd": Grid((0.03, 0.1, 0.3, 1.0), DECAYS_MINI, ("stagewise",)),
+                "adam": Grid((0.0003, 0.001, 0.003, 0.01), DECAYS_MINI, ("stagewise",)),
             },
-            about="20 classes of Tiny ImageNet, crops of 48 pixels; a small ResNet.",
+            seeds=Seeds(tune=1, confirm=8),
+            about="20 classes of Tiny ImageNet, 150 images each, crops of 48 pixels; a small ResNet.",
             expected=150.0,
         )
     return make(
