@@ -44,7 +44,7 @@ GPUS, SENTENCES, FREQUENCY = 8, 16, 16  # examples per backward pass; backward p
 
 def quick_data(folder: Path, load: Callable[..., Splits]) -> Splits:
     """Return docstrings; write them to `folder` as plain text first if needed."""
-    limits = {"one_in": 2, "valid_examples": 600, "test_examples": 1200}
+    limits = {"train_lines": 3_700, "valid_examples": 600, "test_examples": 1200}
     return load(docstrings.write_plain(folder), **limits, source=SOURCE)
 
 
@@ -120,7 +120,7 @@ def recipe(scale: Scale = "quick") -> Recipe:
         )
     if scale == "mini":
         return make(
-            data=partial(data, one_in=4, valid_examples=300, test_examples=1200),
+            data=partial(data, train_lines=10_000, valid_examples=300, test_examples=1200),
             model=partial(network, width=96, layers=2, heads=4),
             batch_size=16,
             steps=1200,
