@@ -141,8 +141,8 @@ def recipe(scale: Scale = "quick") -> Recipe:
             evaluations=6,
             eval_batch_size=500,
             grids={
-                "mda": Grid((1.0, 3.0, 10.0, 30.0), (0.0, SMALL_DECAY), schedules),
-                "sgd": Grid((0.1, 0.3, 1.0, 3.0), (0.0, SMALL_DECAY), schedules),
+                "mda": Grid((0.3, 1.0, 3.0, 10.0), (0.0, SMALL_DECAY), schedules),
+                "sgd": Grid((0.03, 0.1, 0.3, 1.0), (0.0, SMALL_DECAY), schedules),
                 "adam": Grid((0.0003, 0.001, 0.003, 0.01), (0.0, DECAY), schedules, adam),
             },
             seeds=Seeds(tune=1, confirm=8),
