@@ -1,6 +1,8 @@
 """Plain text: how files become tokens and examples, and which tokens are hidden."""
 
+import itertools
 import math
+import random
 import subprocess
 import sys
 
@@ -21,9 +23,19 @@ def splits(tmp_path_factory):
 # Tokens
 
 
-def test_one_in_n_lines_is_read(tmp_path):
-    source = load_plain(write_plain(tmp_path), one_in=3).train
-    assert text_of(source) == LINES[::3]
+def test_a_part_of_the_training_lines_is_random_and_always_the_same(tmp_path):
+    folder = write_plain(tmp_path)
+    parts = []
+    for seed in (0, 1):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        parts.append(text_of(load_plain(folder, train_lines=50).train))
+    assert parts[0] == parts[1]
+    numbers = [LINES.index(line) for line in parts[0]]
+    assert len(numbers) == 50
+    assert numbers == sorted(numbers)
+    assert len({b - a for a, b in itertools.pairwise(numbers)}) > 3  # not one line in four
+    assert text_of(load_plain(folder, train_lines=500).train) == LINES
 
 
 def test_a_training_text_that_is_too_short_is_refused(tmp_path):

@@ -147,7 +147,7 @@ def test_the_network_at_paper_scale_learns(tmp_path):
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-    assert losses[0] == pytest.approx(math.log(50_265), rel=0.05)
+    assert losses[0] == pytest.approx(math.log(50_265), rel=0.1)
     assert losses[2] < losses[0]
 
 

@@ -66,6 +66,24 @@ def test_validation_and_test_can_be_shortened(written):
     assert [len(split.given) for split in (splits.train, splits.valid, splits.test)] == [4000, 7, 9]
 
 
+def test_long_sentences_can_be_left_out(tmp_path):
+    write_pairs(tmp_path, train_de="a b\na b c\nd\n", train_en="a b\na\nb c d\n")
+    splits = translation.load(tmp_path, **LOAD, most_words=2)
+    assert (splits.train.given, splits.train.wanted) == (["a b"], ["a b"])
+    assert len(splits.valid.given) == 2
+    with pytest.raises(ValueError, match=r"train\.de has no sentence of at most 0 words .*https://"):
+        translation.load(tmp_path, **LOAD, most_words=0)
+
+
+def test_a_part_of_the_training_pairs_is_random_and_always_the_same(written):
+    full, part, again = (translation.load(written, **LOAD, train_pairs=n).train for n in (None, 50, 50))
+    assert (part.given, part.wanted) == (again.given, again.wanted)
+    numbers = [full.given.index(sentence) for sentence in part.given]
+    assert [full.wanted[i] for i in numbers] == part.wanted
+    assert len(set(numbers)) == 50
+    assert max(numbers) > 3000  # not the first ones
+
+
 # Vocabularies
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.real_data import REAL, needs
 from support.small_text import write_wikitext
+from tokenizers import pre_tokenizers
 
 from dualavg_bench.data import wikitext
 
@@ -52,6 +53,44 @@ def test_a_text_shorter_than_a_block_is_refused(tmp_path, split):
     with pytest.raises(ValueError, match=message) as caught:
         wikitext.load(tmp_path, "wikitext-2", length=4)
     assert "\n" not in str(caught.value)
+
+
+# Pieces
+
+
+def load_pieces(folder, **settings):
+    return wikitext.load_pieces(folder, "wikitext-2", **{"length": 4, "pieces": 300, **settings})
+
+
+def text_of(blocks):
+    """The pieces as text, if each of them is a byte."""
+    return "".join(ALPHABET[number] for number in blocks.words.tolist()).replace("Ġ", " ").replace("Ċ", "\n")
+
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def test_pieces_are_the_text_without_blank_lines_and_brackets(tmp_path):
+    write_wikitext(tmp_path, train=" a b \n \n = c = \n \n", valid=" d <unk> e \n \n d d \n")
+    splits = load_pieces(tmp_path, pieces=256)  # bytes alone
+    assert text_of(splits.train) == " a b\n = c =\n"
+    assert text_of(splits.valid) == " d unk e\n d d\n"
+
+
+def test_pieces_are_learnt_from_the_chosen_training_lines_alone(tmp_path):
+    lines = [f" {chr(97 + i % 26) * 3}{i} and some more words \n" for i in range(100)]
+    write_wikitext(tmp_path, train="".join(lines), valid=" xylophone \n" * 50)
+    full, part, again = (load_pieces(tmp_path, train_lines=n) for n in (None, 20, 20))
+    assert len(part.train.words) < len(full.train.words) / 3
+    assert torch.equal(part.train.words, again.train.words)
+    assert len(part.valid.words) > 50 * 5  # "xylophone" is no piece
+    assert int(full.train.words.max()) > 256
+
+
+def test_a_text_shorter_than_a_block_of_pieces_is_refused(tmp_path):
+    write_wikitext(tmp_path, test=" a \n")
+    with pytest.raises(ValueError, match=r"wiki\.test\.tokens has 2 pieces, expected at least 5; .*https://"):
+        load_pieces(tmp_path)
 
 
 @needs("wikitext-2")

@@ -4,7 +4,7 @@ The tokens come from a byte-level BPE that is learnt from the training text alon
 text contains the five special tokens: their numbers come before those of the BPE.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualavg_bench.data import byte_pairs
-from dualavg_bench.data.reading import find_folder, read_lines, reading
+from dualavg_bench.data.reading import find_folder, random_part, read_lines, reading
 from dualavg_bench.recipe import Splits
 
 if TYPE_CHECKING:
@@ -62,15 +62,22 @@ class Masked:
 
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:
         """Return padded tokens (n, longest), the hidden positions in the flattened tokens, and the truth."""
-        truths = [self.example(i) for i in indices.tolist()]
-        longest = max(map(len, truths))
-        inputs, positions = [], []
-        for row, (i, truth) in enumerate(zip(indices.tolist(), truths, strict=True)):
-            tokens, hidden = self._hide(truth, torch.Generator().manual_seed(i) if rng is None else rng)
-            inputs.append(tokens)
-            positions.append(row * longest + hidden)
-        hidden = torch.cat(positions)
-        return _padded(inputs), hidden, _padded(truths).flatten()[hidden]
+        begin, sizes = self.breaks[indices], self.breaks[indices + 1] - self.breaks[indices]
+        columns = torch.arange(int(sizes.max()))
+        numbers = (begin[:, None] + columns).clamp(max=len(self.tokens) - 1)
+        lines = torch.where(columns < sizes[:, None], self.tokens[numbers].long(), PAD)
+        truth = torch.cat([torch.full_like(begin, START)[:, None], lines], dim=1)
+        if rng is None:
+            rows = [
+                torch.rand(1 + n, 3, generator=_seeded(i))
+                for i, n in zip(indices.tolist(), sizes, strict=True)
+            ]
+            uniform = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        else:
+            uniform = torch.rand(*truth.shape, 3, generator=rng)
+        tokens, hidden = self._hide(truth, uniform)
+        positions = hidden.flatten().nonzero().flatten()
+        return tokens, positions, truth.flatten()[positions]
 
     def text(self, tokens: Tensor) -> str:
         """Decode tokens, without the special ones."""
@@ -81,22 +88,23 @@ class Masked:
         *pieces, last = self.example(i).tensor_split((positions + 1).tolist())
         return " [masked]".join([*(self.text(piece[:-1]) for piece in pieces), self.text(last)])
 
-    def _hide(self, truth: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        candidates = (truth >= SPECIAL).nonzero().flatten()
-        order = torch.rand(len(candidates), generator=rng).argsort()
-        # Randomly rounded up or down, as in fairseq; at least one, because the mean loss of none is nan.
-        count = int(HIDDEN * len(candidates) + torch.rand((), generator=rng).item())
-        hidden = candidates[order[: max(1, count)]]
-        uniform = torch.rand(len(hidden), generator=rng)
-        drawn = torch.randint(SPECIAL, self.vocabulary, (len(hidden),), generator=rng)
-        replaced = torch.where(uniform < AS_MASK + AS_RANDOM, drawn, truth[hidden])
-        tokens = truth.clone()
-        tokens[hidden] = torch.where(uniform < AS_MASK, MASK, replaced)
-        return tokens, hidden
+    def _hide(self, truth: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens, some of them replaced, and which ones; `uniform` has three numbers per token."""
+        order, kind, drawn = uniform.unbind(2)
+        candidates = truth >= SPECIAL
+        # Randomly rounded up or down, as in fairseq; at least one, because the mean loss of none is nan. The
+        # random number is that of <s>, which is no candidate.
+        count = (HIDDEN * candidates.sum(dim=1) + order[:, 0]).long().clamp(min=1)
+        rank = torch.where(candidates, order, 1.0).argsort(dim=1).argsort(dim=1)
+        hidden = rank < count[:, None]
+        other = SPECIAL + (drawn * (self.vocabulary - SPECIAL)).long()
+        replaced = torch.where(kind < AS_MASK + AS_RANDOM, other, truth)
+        replaced = torch.where(kind < AS_MASK, MASK, replaced)
+        return torch.where(hidden, replaced, truth), hidden
 
 
-def _padded(rows: list[Tensor]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+def _seeded(i: int) -> torch.Generator:
+    return torch.Generator().manual_seed(i)
 
 
 def load(
@@ -105,7 +113,7 @@ def load(
     *,
     length: int,
     vocabulary: int,
-    one_in: int = 1,
+    train_lines: int | None = None,
     least_bytes: int = 0,
     valid_examples: int | None = None,
     test_examples: int | None = None,
@@ -118,7 +126,7 @@ def load(
         name: name of the folder with the three files.
         length: maximum number of tokens of an example, including `<s>` and `</s>`.
         vocabulary: maximum number of tokens, including the five special ones and the 256 bytes.
-        one_in: read only one training line in `one_in`, to save time.
+        train_lines: use only so many training lines, a fixed random part; all if None.
         least_bytes: refuse a shorter training text.
         valid_examples: use only the first examples of the validation text; all if None.
         test_examples: the same for the test text.
@@ -129,18 +137,20 @@ def load(
         size = path.stat().st_size
     if size < least_bytes:
         raise ValueError(f"{path} has {size:,} bytes, expected at least {least_bytes:,}; {source}.")
-    training = islice(_lines(inner, "train", source), 0, None, one_in)
-    bpe = byte_pairs.learn(training, vocabulary - SPECIAL, prefix_space=False)
-    selected = {"train": (one_in, None), "valid": (1, valid_examples), "test": (1, test_examples)}
+    part = None if train_lines is None else random_part(list(_lines(inner, "train", source)), train_lines)
+
+    def training() -> Iterable[str]:
+        return _lines(inner, "train", source) if part is None else part
+
+    bpe = byte_pairs.learn(training(), vocabulary - SPECIAL, prefix_space=False)
     return Splits(
-        **{
-            split: _pack(bpe, islice(_lines(inner, split, source), 0, None, step), length, limit)
-            for split, (step, limit) in selected.items()
-        }
+        train=_pack(bpe, training(), length, None),
+        valid=_pack(bpe, _lines(inner, "valid", source), length, valid_examples),
+        test=_pack(bpe, _lines(inner, "test", source), length, test_examples),
     )
 
 
-def _pack(bpe: "Tokenizer", lines: Iterator[str], length: int, limit: int | None) -> Masked:
+def _pack(bpe: "Tokenizer", lines: Iterable[str], length: int, limit: int | None) -> Masked:
     """Fill each example with complete lines. Only a line that is longer than an example is cut."""
     room = length - 1  # without <s>
     parts: list[NDArray[np.int32]] = []
@@ -166,8 +176,9 @@ def _pieces(size: int, room: int) -> list[int]:
     return sizes
 
 
-def _encoded(bpe: "Tokenizer", lines: Iterator[str]) -> Iterator[NDArray[np.int32]]:
-    while chunk := list(islice(lines, CHUNK)):
+def _encoded(bpe: "Tokenizer", lines: Iterable[str]) -> Iterator[NDArray[np.int32]]:
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, CHUNK)):
         for encoding in bpe.encode_batch_fast(chunk, add_special_tokens=False):
             yield np.array([*(number + SPECIAL for number in encoding.ids), END], np.int32)
 

@@ -5,8 +5,12 @@ Each is one line: the path, what was expected there, and where to get it.
 
 import contextlib
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -72,3 +76,10 @@ def read_lines(path: Path, expected: str, source: str) -> Iterator[str]:
             yield line
     if blank:
         raise ValueError(f"{path} is empty: expected {expected}; {source}.")
+
+
+def random_part(items: Sequence[T], count: int | None) -> list[T]:
+    """Return `count` of the items, in their order: always the same ones, chosen at random. All if None."""
+    if count is None or count >= len(items):
+        return list(items)
+    return [items[i] for i in sorted(random.Random(0).sample(range(len(items)), count))]  # noqa: S311

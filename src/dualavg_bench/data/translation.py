@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualavg_bench.data import byte_pairs
-from dualavg_bench.data.reading import check_count, find_folder, read_lines
+from dualavg_bench.data.reading import check_count, find_folder, random_part, read_lines
 from dualavg_bench.recipe import Splits
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # numbered as in fairseq's dictionaries
@@ -103,6 +103,8 @@ def load(
     pieces: tuple[int, int],
     tokens: int,
     pairs: tuple[int, int, int] | None = None,
+    most_words: int | None = None,
+    train_pairs: int | None = None,
     valid_pairs: int | None = None,
     test_pairs: int | None = None,
     source: str = OFFICIAL,
@@ -115,6 +117,8 @@ def load(
         pieces: sizes of the German and the English vocabulary.
         tokens: maximum number of tokens of a batch.
         pairs: required numbers of pairs for training, validation and test; any if None.
+        most_words: leave out pairs in which a sentence has more words, of all splits; none if None.
+        train_pairs: use only so many training pairs, a fixed random part; all if None.
         valid_pairs: use only the first pairs of the validation files; all if None.
         test_pairs: the same for the test files.
         source: where to get the data set, for error messages.
@@ -125,6 +129,11 @@ def load(
     if pairs is not None:
         for split, count in zip(limits, pairs, strict=True):
             check_count(inner / f"{split}.de", "sentences", len(texts[split][0]), count, source)
+    if most_words is not None:
+        texts = {split: _short(inner / f"{split}.de", *texts[split], most_words, source) for split in texts}
+    if train_pairs is not None:
+        part = random_part(list(zip(*texts["train"], strict=True)), train_pairs)
+        texts["train"] = [given for given, _ in part], [wanted for _, wanted in part]
     german, english = (Vocabulary(side, size) for side, size in zip(texts["train"], pieces, strict=True))
     splits = {}
     for split, sides in texts.items():
@@ -145,6 +154,17 @@ def _read_pair(folder: Path, split: str, source: str) -> tuple[list[str], list[s
             f"number in both; {source}."
         )
     return given, wanted
+
+
+def _short(
+    path: Path, given: list[str], wanted: list[str], most_words: int, source: str
+) -> tuple[list[str], list[str]]:
+    kept = [
+        pair for pair in zip(given, wanted, strict=True) if max(len(s.split()) for s in pair) <= most_words
+    ]
+    if not kept:
+        raise ValueError(f"{path} has no sentence of at most {most_words} words in both languages; {source}.")
+    return [pair[0] for pair in kept], [pair[1] for pair in kept]
 
 
 def _read(path: Path, source: str) -> list[str]:

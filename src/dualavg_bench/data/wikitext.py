@@ -1,15 +1,24 @@
-"""WikiText-2 or -103 in its official format: `wiki.{train,valid,test}.tokens`, words between spaces."""
+"""WikiText-2 or -103 in its official format: `wiki.{train,valid,test}.tokens`, words between spaces.
+
+`load` numbers the words, as the paper does. `load_pieces` is for a miniature: it takes a random part of the
+training lines, and encodes all text by a small BPE, which needs no `<unk>` for rare words.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dualavg_bench.data.reading import check_count, find_folder, read_lines
+from dualavg_bench.data import byte_pairs
+from dualavg_bench.data.reading import check_count, find_folder, random_part, read_lines
 from dualavg_bench.recipe import Splits
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 UNKNOWN, END = "<unk>", "<eos>"
 EXPECTED = "UTF-8 text, words between spaces, in each of wiki.{train,valid,test}.tokens"
@@ -83,12 +92,65 @@ def _read(
         for words in _lines(folder, split, source)
     ]
     words = torch.from_numpy(np.concatenate(encoded))
-    blocks = Blocks(words if limit is None else words[: limit * length + 1], length)
+    return _blocks(folder / f"wiki.{split}.tokens", words, "words", length, limit, source)
+
+
+def load_pieces(
+    folder: Path,
+    name: str,
+    *,
+    length: int,
+    pieces: int,
+    train_lines: int | None = None,
+    valid_blocks: int | None = None,
+    test_blocks: int | None = None,
+    source: str = OFFICIAL,
+) -> Splits:
+    """Read the splits, and encode them by a byte-level BPE that is learnt from the training lines.
+
+    Blank lines are left out. A line ends with a newline, which is a piece of its own.
+
+    Args:
+        folder: the folder with the three files, or its parent folder.
+        name: name of the folder with the three files.
+        length: pieces per block.
+        pieces: size of the vocabulary, including the 256 bytes.
+        train_lines: use only so many training lines, a fixed random part; all if None.
+        valid_blocks: use only the first blocks of the validation text; all if None.
+        test_blocks: the same for the test text.
+        source: where to get the data set, for error messages.
+    """
+    inner = find_folder(folder, name, "wiki.train.tokens", EXPECTED, source)
+    limits = {"train": None, "valid": valid_blocks, "test": test_blocks}
+    lines = {split: list(_text(inner, split, source)) for split in limits}
+    lines["train"] = random_part(lines["train"], train_lines)
+    bpe = byte_pairs.learn(lines["train"], pieces, prefix_space=False)
+    return Splits(
+        **{
+            split: _blocks(
+                inner / f"wiki.{split}.tokens", _encoded(bpe, lines[split]), "pieces", length, limit, source
+            )
+            for split, limit in limits.items()
+        }
+    )
+
+
+def _encoded(bpe: "Tokenizer", lines: Iterable[str]) -> Tensor:
+    encoded = bpe.encode_batch_fast(list(lines), add_special_tokens=False)
+    return torch.from_numpy(np.concatenate([np.array(one.ids, np.int32) for one in encoded]))
+
+
+def _text(folder: Path, split: str, source: str) -> Iterator[str]:
+    """Yield the lines that are not blank. `<unk>` loses its brackets, so that BPE makes one piece of it."""
+    for line in read_lines(folder / f"wiki.{split}.tokens", EXPECTED, source):
+        if not line.isspace():
+            yield f" {line.strip()}\n".replace(UNKNOWN, "unk")
+
+
+def _blocks(path: Path, numbers: Tensor, unit: str, length: int, limit: int | None, source: str) -> Blocks:
+    blocks = Blocks(numbers if limit is None else numbers[: limit * length + 1], length)
     if len(blocks) == 0:
-        raise ValueError(
-            f"{folder / f'wiki.{split}.tokens'} has {len(blocks.words)} words, expected at least "
-            f"{length + 1}; {source}."
-        )
+        raise ValueError(f"{path} has {len(numbers)} {unit}, expected at least {length + 1}; {source}.")
     return blocks
 
 
