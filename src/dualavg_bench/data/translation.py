@@ -81,6 +81,11 @@ class Pairs:
         """Return the number of batches."""
         return len(self.groups)
 
+    @property
+    def examples(self) -> int:
+        """The number of sentence pairs."""
+        return len(self.given)
+
     def batch(self, indices: Tensor, rng: torch.Generator | None) -> Batch:  # noqa: ARG002
         """Return the batches at `indices` as one batch."""
         return self.pick([number for i in indices.tolist() for number in self.groups[i]])

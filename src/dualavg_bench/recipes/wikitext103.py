@@ -9,24 +9,25 @@ DIR holds `wikitext-103`, or `wikitext-2` for mini, with `wiki.{train,valid,test
 Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), SGD 78.5 (literature).
 
                     paper                 mini                  quick
-    epochs          31.7                  11.2                  0.2
+    epochs          31.7                  20.1                  0.2
     steps           50,000                6,000                 110
-    examples        201,615 blocks        4,296 blocks          7,061 blocks
-    parameters      155,995,648           164,096               152,640
-    tokens          103,227,021 words     274,981 pieces        225,962 words
+    examples        201,615 blocks        2,385 blocks          7,061 blocks
+    parameters      155,995,648           262,272               152,640
+    tokens          103,227,021 words     152,641 pieces        225,962 words
     batch           128 blocks of 512     8 blocks of 64        16 blocks of 32
-    schedule        flat with a tail      inverse square root   linear
+    schedule        tail, inverse root    linear, inverse root  linear
     regularization  dropout, decay        the same              dropout
 
 Baselines on validation, one seed, perplexity; a bigram model is interpolated with the unigram one:
-    mini            Adam 53, SGD+M 57; of the same pieces, a unigram model 376, a bigram model 67
+    mini            Adam 18.6, SGD+M MSGD; of the same pieces, a unigram model 141, a bigram model 36
     quick           Adam 105, SGD+M 147 (two seeds)
 
 Where the paper is not clear: the appendix has both 46 epochs and at most 50,000 updates. With 65,536 words
 each, 50,000 updates are 31.7 epochs of the 103,227,021 training words. We use 50,000 updates, as fairseq's
 example of a language model does. Adam's betas, (0.9, 0.98) at all scales, are those of that example.
 Departures: words after the last full block are not scored. Mini is a random part of WikiText-2's lines, as
-BPE pieces. With L2 decay 0.01, SGD+M learns nothing there (perplexity 315), so SGD+M and MDA get 0.0001.
+BPE pieces. With L2 decay 0.01, SGD+M learns nothing there, so SGD+M and MDA get 0.0001. The tail is nearly
+flat in the paper's run; at mini, the other schedule of its language experiments stands for it: linear.
 """
 
 import math
@@ -44,7 +45,7 @@ from dualavg_bench.data.embedded import SOURCE, docstrings
 from dualavg_bench.models.transformer_lm import transformer_lm
 from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 
-WORDS = {"quick": 2_000, "mini": 1_000, "paper": 267_735}  # vocabulary; mini: BPE pieces
+WORDS = {"quick": 2_000, "mini": 400, "paper": 267_735}  # vocabulary; mini: BPE pieces
 LENGTH = {"quick": 32, "mini": 64, "paper": 512}  # words per block; a block is an example
 DECAY, SMALL_DECAY, DROPOUT = 0.01, 0.0001, 0.1
 BETAS = {"betas": (0.9, 0.98)}
@@ -123,11 +124,11 @@ def recipe(scale: Scale = "quick") -> Recipe:
             expected=3.0,
         )
     if scale == "mini":
-        part = partial(wikitext.load_pieces, train_lines=1_600, valid_blocks=500, test_blocks=3_000)
-        decays, schedules = (0.0, SMALL_DECAY), ("inverse_sqrt",)
+        part = partial(wikitext.load_pieces, train_lines=620, valid_blocks=500, test_blocks=3_000)
+        decays, schedules = (SMALL_DECAY,), ("linear", "inverse_sqrt")
         return make(
             data=partial(part, name="wikitext-2", length=LENGTH[scale], pieces=WORDS[scale]),
-            model=partial(network, width=64, layers=2, heads=4),
+            model=partial(network, width=96, layers=2, heads=4),
             batch_size=8,
             steps=6_000,
             evaluations=8,
@@ -135,11 +136,11 @@ def recipe(scale: Scale = "quick") -> Recipe:
             grids={
                 "mda": Grid((1.0, 3.0, 10.0, 30.0), decays, schedules),
                 "sgd": Grid((0.1, 0.3, 1.0, 3.0), decays, schedules),
-                "adam": Grid((0.001, 0.003, 0.01, 0.03), (0.0, DECAY), schedules, FAIRSEQ),
+                "adam": Grid((0.001, 0.003, 0.01, 0.03), (DECAY,), schedules, FAIRSEQ),
             },
             seeds=Seeds(tune=1, confirm=8),
             about="A part of WikiText-2, as BPE pieces; a small transformer.",
-            expected=110.0,
+            expected=140.0,
         )
     return make(
         data=partial(
