@@ -9,18 +9,19 @@ DIR holds `cifar-10-batches-py`, from https://www.cs.toronto.edu/~kriz/cifar.htm
 Test accuracy of the paper: MDA 95.58% (last row of its ablation), SGD+M 0.36 points less.
 
                     paper                 mini                  quick
-    epochs          300                   100                   3.5
-    steps           105,300               4,500                 260
-    examples        45,000                4,500                 1,200
-    parameters      58,148,938            603,802               19,858
-    schedule        stage-wise, ramps     the same              warm-up, linear
+    epochs          300                   100                   100
+    steps           105,300               4,500                 1,000
+    examples        45,000                4,500                 150
+    parameters      58,148,938            603,802               19,930
+    schedule        stage-wise, ramps     the same              the same
     regularization  crops, flips, decay   the same              the same
 
-Baselines on validation, one seed: mini, SGD+M 69.9% (lr 0.1, decay 1e-3). Guessing one class: 10%.
+Baselines on validation, one seed: mini, SGD+M 69.9% (lr 0.1, decay 1e-3), Adam 65.0% (lr 0.001, decay 1e-3);
+quick, SGD+M 88.8% (lr 0.3), Adam 87.7% (lr 0.01). Guessing one class: 10%.
 
-Departures of mini from the rule: the grid has decay 1e-4 and 1e-3, not 0 and 1e-4, because 1e-4 hardly acts
-in 4,500 steps: SGD+M at lr 0.3 had 66% with it. Only training batches 1 and 2 are read, so that any copy of
-the data set gives the same images.
+Departures of mini from the rule: the grid has decay 1e-4 and 1e-3, not 0 and 1e-4. In 4,500 steps 1e-4 is too
+weak: SGD+M at lr 0.1 has 66.2% with it. Only training batches 1 and 2 are read, so that any copy of the data
+set gives the same images.
 
 Departures from the paper:
 - A tenth of the training images is used for validation, because the paper names no validation set. An epoch
@@ -54,12 +55,12 @@ STEPS_OF_AN_EPOCH = IMAGES[0] * 9 // 10 // BATCH
 
 def quick_data(folder: Path) -> Splits:
     """Return scikit-learn's digits; write them to `folder` in CIFAR's format first if needed."""
-    return cifar.load(digits.write(folder), one_in=5, source=SOURCE)
+    return cifar.load(digits.write(folder), one_in=2, part=150, source=SOURCE)
 
 
-def small_network(blocks: tuple[int, ...], width: int) -> nn.Module:
-    """Return a network that works at half the resolution, with its channels last: both for speed."""
-    network = PreActResNet(Basic, blocks, width=width, stem_stride=2)
+def small_network(blocks: tuple[int, ...], stem_stride: int) -> nn.Module:
+    """Return a network that works at a lower resolution, with its channels last: both for speed."""
+    network = PreActResNet(Basic, blocks, width=16, stem_stride=stem_stride)
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
@@ -93,26 +94,25 @@ def recipe(scale: Scale = "quick") -> Recipe:
         paper="Section 4.1, figure 1 (a)",
     )
     if scale == "quick":
-        schedules = ("linear",)  # only one, to keep the demo short
         return make(
             data=quick_data,
-            model=partial(small_network, (1, 1, 1), 8),
-            batch_size=16,
-            steps=260,
-            evaluations=6,
-            eval_batch_size=150,
+            model=partial(small_network, (1, 1), 4),  # a digit has 8x8 pixels, each drawn as 4x4
+            batch_size=15,
+            steps=1000,
+            evaluations=5,
+            eval_batch_size=250,
             grids={
-                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (DECAY,), schedules),
-                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (DECAY,), schedules),
-                "adam": Grid((0.003, 0.01, 0.03, 0.1, 0.3), (DECAY,), schedules),
+                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (DECAY,), ("stagewise",)),
+                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (DECAY,), ("stagewise",)),
+                "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (DECAY,), ("stagewise",)),
             },
-            about="Handwritten digits in CIFAR's format, flipped and shifted; a tiny pre-activation ResNet.",
-            expected=3.0,
+            about="150 handwritten digits in CIFAR's format, flipped and shifted; a tiny PreAct ResNet.",
+            expected=6.0,
         )
     if scale == "mini":
         return make(
             data=partial(cifar.load, batches=2, one_in=4, part=4500),
-            model=partial(small_network, (1, 1, 1, 2), 16),
+            model=partial(small_network, (1, 1, 1, 2), 2),
             batch_size=100,
             steps=4500,
             evaluations=10,

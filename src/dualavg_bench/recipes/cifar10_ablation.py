@@ -14,10 +14,10 @@ Test accuracy of the paper at the last iterate, with the best setting:
     + lambda ~ sqrt(k+1)  mda          0.9       lr sqrt(k+1)   95.58%  not given
 
                     paper                 mini                  quick
-    epochs          300                   100                   3.5
-    steps           105,300               4,500                 260
-    examples        45,000                4,500                 1,200
-    parameters      58,148,938            603,802               19,858
+    epochs          300                   100                   100
+    steps           105,300               4,500                 1,000
+    examples        45,000                4,500                 150
+    parameters      58,148,938            603,802               19,930
     schedule        flat and stage-wise   the same              the same
     regularization  crops, flips, decay   the same              the same
 

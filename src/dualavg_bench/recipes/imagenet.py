@@ -13,14 +13,15 @@ Test accuracy (top-1) of the paper: a curve, no numbers. MDA and SGD+M agree wit
 is far behind.
 
                     paper                 mini                  quick
-    epochs          100                   100                   2.9
-    steps           480,900               6,000                 220
-    examples        1,231,167             3,000                 1,200
+    epochs          100                   100                   32.7
+    steps           480,900               6,000                 1,023
+    examples        1,231,167             3,000                 500
     parameters      25,557,032            312,036               21,914
     schedule        stage-wise, ramps     the same              the same
     regularization  crops, flips, decay   the same              the same
 
-Baselines on validation, one seed: mini, SGD+M 48.7% (lr 0.1, decay 1e-3). Guessing one class: 5%.
+Baselines on validation, one seed: mini, SGD+M 48.7% (lr 0.1, decay 1e-3), guessing one class 5%; quick,
+Adam 91.6% (lr 0.01), SGD+M 89.8% (lr 0.1), guessing one class 10%.
 
 Departures of mini from the rule: the grid has decay 1e-4 and 1e-3, not 0 and 1e-4, because 1e-4 hardly acts
 in 6,000 steps. There are 6,000 images for training and validation; half of them give an accuracy on
@@ -28,7 +29,7 @@ validation with a standard error of 0.9 points.
 
 Departures from the paper:
 - The official validation images are the test set, as in the paper. For validation, 50 training images of each
-  class are used (150 at mini, 30 at quick). An epoch is therefore 4,809 steps of 256 images, not 5,004.
+  class are used (150 at mini, 100 at quick). An epoch is therefore 4,809 steps of 256 images, not 5,004.
 - Each 10-fold drop is linear over 3 epochs. The paper says "a few".
 - A step is split into parts of 32 images, as on the paper's 8 GPUs. Batch norm sees 32 images, but updates
   its running statistics 8 times per step.
@@ -62,7 +63,7 @@ def quick_data(folder: Path) -> Splits:
     """Return scikit-learn's digits; write them to `folder` in ImageNet's format first if needed."""
     written = digit_folders.write(folder)
     return imagenet.load(
-        written, classes=10, valid_of_class=30, size=32, resize=36, in_memory=True, source=SOURCE
+        written, classes=10, valid_of_class=100, size=32, resize=36, in_memory=True, source=SOURCE
     )
 
 
@@ -94,16 +95,16 @@ def recipe(scale: Scale = "quick") -> Recipe:
             data=quick_data,
             model=partial(small_network, (16, 32), 10),
             batch_size=16,
-            steps=220,
-            evaluations=6,
-            eval_batch_size=150,
+            steps=1023,
+            evaluations=5,
+            eval_batch_size=250,
             grids={
                 "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (DECAY,), ("stagewise",)),
                 "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (DECAY,), ("stagewise",)),
                 "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (DECAY,), ("stagewise",)),
             },
-            about="Handwritten digits in ImageNet's folders, randomly cropped and flipped; a tiny ResNet.",
-            expected=3.0,
+            about="500 handwritten digits in ImageNet's folders, cropped and flipped; a tiny ResNet.",
+            expected=10.0,
         )
     if scale == "mini":
         return make(
