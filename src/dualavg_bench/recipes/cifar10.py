@@ -47,7 +47,7 @@ from dualavg_bench.recipe import Grid, Metric, Recipe, Scale, Seeds, Splits
 Batch = tuple[Tensor, Tensor]
 
 DECAY = 1e-4
-DECAYS_MINI = (DECAY, 10 * DECAY)  # 1e-4 hardly acts in so few steps
+DECAYS_MINI = (DECAY, 10 * DECAY)  # see above
 EPOCHS, BATCH = 300, 128
 IMAGES = (50_000, 10_000)  # CIFAR-10, training and test
 STEPS_OF_AN_EPOCH = IMAGES[0] * 9 // 10 // BATCH
