@@ -19,7 +19,7 @@ Validation perplexity of the paper: Adam 4.95, MDA 5.3 (one seed); SGD fails.
     regularization  dropout, decay        the same              none
 
 Baselines on validation, one seed, perplexity; a bigram model sees the left neighbour of a gap:
-    mini            Adam MADAM, SGD+M MSGD; a unigram model 205, a bigram model 89
+    mini            Adam 25, SGD+M 30; a unigram model 205, a bigram model 89
     quick           Adam 88, SGD+M 95 (two seeds)
 The paper's examples are 4,000 updates of 2,048.
 A step needs hundreds of hidden tokens: with 75 of them, Adam stays above the bigram model for 4,000 steps.
