@@ -19,7 +19,7 @@ Test perplexity of the paper: MDA 31.54 +- 0.11, Adam 33.05 +- 0.16 (20 seeds), 
     regularization  dropout, decay        the same              dropout
 
 Baselines on validation, one seed, perplexity; a bigram model is interpolated with the unigram one:
-    mini            Adam 53, SGD+M 57; of the same pieces, a unigram model 376, a bigram model 67
+    mini            Adam 53.5, SGD+M 56.5; of the same pieces, a unigram model 376, a bigram model 67
     quick           Adam 23.3, SGD+M 25.1; of the same pieces, a unigram model 68, a bigram model 26.5
 
 Where the paper is not clear: the appendix has both 46 epochs and at most 50,000 updates. With 65,536 words
