@@ -140,10 +140,12 @@ def test_parameters_per_example_are_within_a_factor_of_ten(name, scale):
 
 
 @pytest.mark.parametrize(("name", "scale"), SMALL)
-def test_weight_decay_is_tuned_with_the_paper_s_value_or_fixed_to_it(name, scale):
-    theirs = {decay for grid in recipe_of(name, "paper").grids.values() for decay in grid.weight_decay}
-    for grid in recipe_of(name, scale).grids.values():
-        assert theirs & set(grid.weight_decay)
+def test_weight_decay_is_in_the_grid_where_the_paper_has_any(name, scale):
+    for optimizer, theirs in recipe_of(name, "paper").grids.items():
+        ours = recipe_of(name, scale).grids[optimizer].weight_decay
+        assert max(ours) > 0 or max(theirs.weight_decay) == 0
+        if optimizer == "adam":  # an L2 decay that suits Adam can be too strong for SGD+M and MDA
+            assert set(theirs.weight_decay) & set(ours)
 
 
 @pytest.mark.parametrize(("name", "scale"), SMALL)
@@ -151,7 +153,7 @@ def test_a_schedule_has_the_form_that_it_has_in_the_paper(name, scale):
     paper, small = recipe_of(name, "paper"), recipe_of(name, scale)
     theirs = {schedule for grid in paper.grids.values() for schedule in grid.schedule}
     ours = {schedule for grid in small.grids.values() for schedule in grid.schedule}
-    assert ours <= theirs
+    assert ours <= theirs | ({"linear"} if name == "wikitext103" else set())  # see its docstring
 
 
 @pytest.mark.parametrize(("name", "scale"), SMALL)

@@ -206,6 +206,6 @@ def test_no_sentence_is_in_two_splits(written):
 @needs("tatoeba.de-en")
 def test_the_real_tatoeba():
     splits = iwslt14.recipe("mini").data(REAL)
-    assert [len(split.given) for split in (splits.train, splits.valid, splits.test)] == [80_000, 200, 400]
+    assert [len(split.given) for split in (splits.train, splits.valid, splits.test)] == [7_500, 800, 1_281]
     assert len(splits.train.vocabulary) == iwslt14.PIECES["mini"][1]
     assert splits.test.vocabulary.decode(splits.test.target) == splits.test.wanted

@@ -10,18 +10,16 @@ prepare-iwslt14.sh, or, for mini, in `tatoeba.de-en`, from https://tatoeba.org/e
 Test BLEU of the paper: MDA 34.18 +- 0.11, Adam 34.10 +- 0.13 (20 seeds), SGD 28.45 (from the literature).
 
                     paper                 mini                  quick
-    epochs          54.8                  19                    2
-    steps           7,535                 3,819                 180
-    examples        1,100 batches         201 batches           92 batches
-    parameters      39,471,104            361,728               160,768
-    pairs           160,239               7,500                 4,000
-    batch           8 x 4,096 tokens      512 tokens            512 tokens
-    schedule        tail, inverse root    the same              linear
-    regularization  dropout, decay        the same              none
+    epochs          54.8                  19                    22
+    steps           7,535                 3,819                 1,034
+    examples        1,100 batches         201 batches           47 batches
+    parameters      39,471,104            361,728               86,016
+    pairs           160,239               7,500                 150
+    batch           8 x 4,096 tokens      512 tokens            48 tokens
+    schedule        tail, inverse root    the same              inverse root
+    regularization  dropout, decay        the same              the same
 
-Baselines on validation, one seed, BLEU:
-    mini            Adam 25.6 (on 12,000 pairs of at most 6 words), SGD+M 20.1 (on 8,000)
-    quick           Adam 40, SGD+M 2.5 (two seeds)
+Baselines on validation, one seed, BLEU: mini, Adam 19.8, SGD+M 17.8 (lr 1); quick, Adam 93.9, SGD+M 94.9.
 Labels are smoothed at all scales. Schedules have a warm-up; "root" is the square root of the step.
 
 Where the paper is not clear: "tokenized case-insensitive" is sacrebleu's lowercase BLEU on the words as they
@@ -47,8 +45,8 @@ from dualavg_bench.data.translation import PAD, Batch, Pairs
 from dualavg_bench.models.translator import logits, translate, translator
 from dualavg_bench.recipe import Grid, Metric, Passage, Picture, Recipe, Scale, Seeds, Splits
 
-PIECES = {"quick": (600, 600), "mini": (1_000, 1_000), "paper": (8_848, 6_632)}  # German, English
-TOKENS = {"quick": 512, "mini": 512, "paper": 4096}  # per batch, with padding
+PIECES = {"quick": (400, 400), "mini": (1_000, 1_000), "paper": (8_848, 6_632)}  # German, English
+TOKENS = {"quick": 48, "mini": 512, "paper": 4096}  # per batch, with padding
 LONGEST = {"quick": 20, "mini": 20, "paper": 200}  # limit of pieces in a translation; 200 is fairseq's
 BEAMS, LENGTH_PENALTY, SMOOTHING, DECAY, WARMUP, BETAS = 5, 0.6, 0.1, 1e-4, 4_000, {"betas": (0.9, 0.98)}
 FAIRSEQ = {**BETAS, "decoupled_weight_decay": True}  # as fairseq's Adam
@@ -57,7 +55,7 @@ EPOCHS, ACCUMULATE, BATCHES = 55, 8, 1_100  # about 1,100 batches per epoch
 
 def quick_data(folder: Path, load: Callable[..., Splits]) -> Splits:
     """Return dates and numbers; write them to `folder` first if needed."""
-    return load(dates.write(folder), dates.NAME, valid_pairs=100, source=SOURCE)
+    return load(dates.write(folder), dates.NAME, train_pairs=150, source=SOURCE)
 
 
 def tail(optimizer: Optimizer, _steps: int, start: int = 10_000) -> ExponentialTail:
@@ -118,44 +116,44 @@ def recipe(scale: Scale = "quick") -> Recipe:
         evaluate=partial(evaluate, longest=LONGEST[scale], tokenize="none" if scale == "paper" else "13a"),
         samples=partial(samples, longest=LONGEST[scale]),
         report="best",
+        batch_size=1,
         batch_note=f"{TOKENS[scale] * (ACCUMULATE if scale == 'paper' else 1):,} tokens",
         paper="Section 4.3, figure 3 (left)",
     )
     network = partial(translator, *PIECES[scale])
     load = partial(translation.load, pieces=PIECES[scale], tokens=TOKENS[scale])
-    small = partial(make, batch_size=1)
+    schedules = ("inverse_sqrt",)
     if scale == "quick":
-        schedules = ("linear",)
-        return small(
+        return make(
             data=partial(quick_data, load=load),
-            model=partial(network, width=64, hidden=128, layers=1, dropout=0.0),
-            steps=180,
+            model=partial(network, width=48, hidden=96, layers=1, dropout=0.1),
+            steps=22 * 47,
             evaluations=4,
-            eval_batch_size=1,
+            eval_batch_size=50,
             grids={
-                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (0.0,), schedules),
-                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (0.0,), schedules),
-                "adam": Grid((0.001, 0.003, 0.01, 0.03, 0.1), (0.0,), schedules, BETAS),
+                "mda": Grid((0.1, 0.3, 1.0, 3.0, 10.0), (DECAY,), schedules),
+                "sgd": Grid((0.01, 0.03, 0.1, 0.3, 1.0), (DECAY,), schedules),
+                "adam": Grid((0.0003, 0.001, 0.003, 0.01, 0.03), (DECAY,), schedules, FAIRSEQ),
             },
             about="Dates and numbers, from German to English; a tiny transformer.",
-            expected=5.0,
+            expected=10.0,
         )
     if scale == "mini":
-        decays, schedules = (DECAY,), ("tail", "inverse_sqrt")
-        return small(
+        schedules = ("tail", "inverse_sqrt")
+        return make(
             data=partial(load, name="tatoeba.de-en", most_words=7, train_pairs=7_500, valid_pairs=800),
             model=partial(network, width=64, hidden=256, layers=2, dropout=0.1),
             steps=19 * 201,
             evaluations=8,
             eval_batch_size=8,
             grids={
-                "mda": Grid((1.0, 3.0, 10.0, 30.0), decays, schedules),
-                "sgd": Grid((0.1, 0.3, 1.0, 3.0), decays, schedules),
-                "adam": Grid((0.0003, 0.001, 0.003, 0.01), decays, schedules, FAIRSEQ),
+                "mda": Grid((1.0, 3.0, 10.0, 30.0), (DECAY,), schedules),
+                "sgd": Grid((0.1, 0.3, 1.0, 3.0), (DECAY,), schedules),
+                "adam": Grid((0.0003, 0.001, 0.003, 0.01), (DECAY,), schedules, FAIRSEQ),
             },
             seeds=Seeds(tune=1, confirm=8),
             about="Short sentences of Tatoeba, from German to English; a small transformer.",
-            expected=120.0,
+            expected=130.0,
         )
     return make(
         data=partial(load, name="iwslt14.tokenized.de-en/tmp", pairs=(160_239, 7_283, 6_750)),
