@@ -107,9 +107,9 @@ def test_recipes_are_made_without_heavy_libraries(imported):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_tells_its_story_in_175_lines(name):
+def test_a_recipe_tells_its_story_in_185_lines(name):
     module = importlib.import_module(builtin()[name])
-    assert len(Path(module.__file__).read_text().splitlines()) <= 175
+    assert len(Path(module.__file__).read_text().splitlines()) <= 185
     for words in ("dualavg study " + name, "of the paper"):
         assert words in module.__doc__, words
 

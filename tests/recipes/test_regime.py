@@ -116,7 +116,9 @@ def test_examples_are_those_of_the_training_data(name, scale, tmp_path):
     if scale == "mini" and not (REAL / DATA[name]).is_dir():
         pytest.skip(f"no {DATA[name]} in {REAL}")
     splits = recipe_of(name, scale).data(REAL if scale == "mini" else tmp_path)
-    assert column(name, scale).examples == len(splits.train)
+    embedded_text = scale == "quick" and name in ("wikitext103", "roberta")  # of this Python's docstrings
+    tolerance = 0.2 if embedded_text else 0
+    assert len(splits.train) == pytest.approx(column(name, scale).examples, rel=tolerance)
 
 
 @pytest.mark.parametrize("name", EPOCHS)

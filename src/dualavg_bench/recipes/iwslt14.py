@@ -16,10 +16,10 @@ Test BLEU of the paper: MDA 34.18 +- 0.11, Adam 34.10 +- 0.13 (20 seeds), SGD 28
     parameters      39,471,104            361,728               86,016
     pairs           160,239               7,500                 150
     batch           8 x 4,096 tokens      512 tokens            48 tokens
-    schedule        tail, inverse root    the same              inverse root
-    regularization  dropout, decay        the same              the same
+    schedule        flat, inverse root    the same              inverse root
+    regularization  dropout 0.3, decay    dropout 0.1, decay    dropout 0.1, decay
 
-Baselines on validation, one seed, BLEU: mini, Adam 19.8, SGD+M 17.8 (lr 1); quick, Adam 93.9, SGD+M 94.9.
+Baselines on validation, one seed, BLEU: mini, Adam 20.1, SGD+M 20.7; quick, Adam 93.9, SGD+M 94.9.
 Labels are smoothed at all scales. Schedules have a warm-up; "root" is the square root of the step.
 
 Where the paper is not clear: "tokenized case-insensitive" is sacrebleu's lowercase BLEU on the words as they
@@ -27,7 +27,7 @@ are in the files (quick and mini: 13a). Adam's betas are fairseq's at all scales
 Departures: two byte-level vocabularies, as large as fairseq's two dictionaries of one joint BPE. All batches
 of an update have equal weight. An epoch has about 1,100 batches, so a run has 7,535 updates and never reaches
 the tail: MDA tunes 8 lrs on it, SGD and Adam 4 on each of two. As in the paper, the network with the best
-validation score decides.
+validation score decides. Mini has less dropout: with 0.3 its small network has 16.3, with 0.1 19.8 (Adam).
 """
 
 from collections.abc import Callable, Iterable
@@ -61,6 +61,11 @@ def quick_data(folder: Path, load: Callable[..., Splits]) -> Splits:
 def tail(optimizer: Optimizer, _steps: int, start: int = 10_000) -> ExponentialTail:
     """Return MDA's schedule of the paper: warm-up, flat, divided by 1.0003 at every step from 10,000."""
     return ExponentialTail(optimizer, start, factor=1.0003, warmup_steps=WARMUP)
+
+
+def flat(optimizer: Optimizer, steps: int) -> ExponentialTail:
+    """Return warm-up over a tenth of the run, then flat, as the paper's runs end before the tail."""
+    return ExponentialTail(optimizer, steps, factor=1.0003, warmup_steps=steps // 10)
 
 
 def inverse_sqrt(optimizer: Optimizer, _steps: int) -> WarmupInverseSqrt:
@@ -122,8 +127,8 @@ def recipe(scale: Scale = "quick") -> Recipe:
     )
     network = partial(translator, *PIECES[scale])
     load = partial(translation.load, pieces=PIECES[scale], tokens=TOKENS[scale])
-    schedules = ("inverse_sqrt",)
     if scale == "quick":
+        schedules: tuple[str, ...] = ("inverse_sqrt",)
         return make(
             data=partial(quick_data, load=load),
             model=partial(network, width=48, hidden=96, layers=1, dropout=0.1),
@@ -139,11 +144,12 @@ def recipe(scale: Scale = "quick") -> Recipe:
             expected=10.0,
         )
     if scale == "mini":
-        schedules = ("tail", "inverse_sqrt")
+        schedules = ("fixed", "inverse_sqrt")
         return make(
             data=partial(load, name="tatoeba.de-en", most_words=7, train_pairs=7_500, valid_pairs=800),
             model=partial(network, width=64, hidden=256, layers=2, dropout=0.1),
             steps=19 * 201,
+            schedules={"fixed": flat},
             evaluations=8,
             eval_batch_size=8,
             grids={
