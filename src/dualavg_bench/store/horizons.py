@@ -8,7 +8,7 @@ from dualavg_bench.recipe.settings import Report
 from dualavg_bench.scales import Scale
 from dualavg_bench.store.documents import Document, Model, Setting
 from dualavg_bench.store.results import Machine
-from dualavg_bench.store.summaries import Comparison, NumericAxis, Scores
+from dualavg_bench.store.summaries import Comparison, NumericAxis, Scores, check_pairs
 
 
 class ChosenSetting(Setting):
@@ -47,11 +47,7 @@ class Length(Model):
 
     @model_validator(mode="after")
     def _check_pairs(self) -> "Length":
-        pairs = {frozenset((pair.a, pair.b)) for pair in self.comparisons}
-        confirmed = sorted(self.confirmed)
-        expected = {frozenset((a, b)) for a in confirmed for b in confirmed if a < b}
-        if len(self.comparisons) != len(expected) or pairs != expected:
-            raise ValueError("comparisons are not the pairs of the optimizers that have a test score")
+        check_pairs(self.comparisons, self.confirmed)
         return self
 
 

@@ -1,6 +1,7 @@
 """The summary of a study: the schema of `summary.json`. Every number has its n and the hashes of its runs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
@@ -97,6 +98,13 @@ class Comparison(Model):
     n: PositiveInt
     seeds: list[Count]
     runs: list[Hash]
+
+
+def check_pairs(comparisons: Sequence[Comparison], confirmed: Iterable[str]) -> None:
+    """Raise a ValueError unless every pair of the optimizers with a test score is compared once."""
+    pairs = sorted(tuple(sorted((pair.a, pair.b))) for pair in comparisons)
+    if pairs != list(combinations(sorted(confirmed), 2)):
+        raise ValueError("comparisons are not the pairs of the optimizers that have a test score")
 
 
 class Budget(Model):
@@ -235,11 +243,7 @@ class Summary(Document):
         for part, found in parts.items():
             if set(found) != names:
                 raise ValueError(f"{part} has the optimizers {sorted(found)}, optimizers has {sorted(names)}")
-        pairs = {frozenset((pair.a, pair.b)) for pair in self.comparisons}
-        confirmed = sorted(self.confirmed)
-        expected = {frozenset((a, b)) for a in confirmed for b in confirmed if a < b}
-        if len(self.comparisons) != len(expected) or pairs != expected:
-            raise ValueError("comparisons are not the pairs of the optimizers that have a test score")
+        check_pairs(self.comparisons, self.confirmed)
         return self
 
     @model_validator(mode="after")
