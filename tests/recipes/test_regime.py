@@ -10,9 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from support.real_data import REAL
-from torch import nn
 
-from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import builtin
 
 EPOCHS = {"cifar10": 300, "imagenet": 100, "fastmri": 50, "iwslt14": 55, "wikitext103": 31.7, "roberta": 5}
@@ -72,19 +70,6 @@ def column(name, scale):
 
 def parameters(model):
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def lrs(recipe, schedule):
-    """The step sizes of a run, as fractions of the largest, at 41 equally spaced times."""
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = make_schedule(schedule, recipe.schedules, optimizer, recipe.steps)
-    values = []
-    for _ in range(recipe.steps):
-        values.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    at = [round(i * (recipe.steps - 1) / 40) for i in range(41)]
-    return [values[i] / max(values) for i in at]
 
 
 @pytest.mark.parametrize("name", EPOCHS)
@@ -148,6 +133,30 @@ def test_weight_decay_is_in_the_grid_where_the_paper_has_any(name, scale):
         assert max(ours) > 0 or max(theirs.weight_decay) == 0
         if optimizer == "adam":  # an L2 decay that suits Adam can be too strong for SGD+M and MDA
             assert set(theirs.weight_decay) & set(ours)
+
+
+@pytest.mark.parametrize("name", ["iwslt14", "wikitext103", "roberta"])
+def test_a_language_network_has_dropout(name, tmp_path):
+    assert recipe_of(name, "mini").model.keywords["dropout"] > 0
+    recipe = recipe_of(name, "quick")
+    network, train = recipe.model().train(), recipe.data(tmp_path).train
+    batch = train.batch(torch.arange(recipe.batch_size), torch.Generator().manual_seed(0))
+    first, second = (recipe.loss(network, batch).item() for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet", "fastmri"])
+def test_training_images_are_augmented(name, tmp_path):
+    train = recipe_of(name, "quick").data(tmp_path).train
+    indices = torch.arange(min(8, len(train)))
+    first, second = (train.batch(indices, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    part = "mask" if name == "fastmri" else 0  # fastMRI's masks have random offsets
+    assert not torch.equal(first[part], second[part])
+
+
+@pytest.mark.parametrize("scale", ["mini", "quick"])
+def test_translation_is_judged_by_the_best_network_as_in_the_paper(scale):
+    assert recipe_of("iwslt14", scale).report == recipe_of("iwslt14", "paper").report == "best"
 
 
 @pytest.mark.parametrize(("name", "scale"), SMALL)
