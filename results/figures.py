@@ -38,9 +38,9 @@ def _horizon(results: Results, path: Path) -> Path:
         unit = f", {horizon.unit}" if horizon.unit else ""
         better = "higher" if horizon.higher_is_better else "lower"
         _against_length(row[0], horizon, "test")
-        row[0].set(title=f"{TASKS[recipe]}: test {horizon.metric}{unit} ({better} is better)")
+        row[0].set(title=TASKS[recipe], ylabel=f"test {horizon.metric}{unit}\n({better} is better)")
         _against_length(row[1], horizon, "train")
-        row[1].set(title="training loss at the end")
+        row[1].set(ylabel="training loss at the end")
     axes[0][0].legend(frameon=False)
     return _save(figure, path)
 
@@ -71,9 +71,9 @@ def _curves(results: Results, path: Path) -> Path:
     figure, axes = plt.subplots(len(studies), 2, figsize=size, layout="constrained", squeeze=False)
     for row, (recipe, summary) in zip(axes, studies.items(), strict=True):
         _against_step(row[0], summary, "valid", summary.metric)
-        row[0].set(title=f"{TASKS[recipe]}: validation {summary.metric}")
+        row[0].set(title=TASKS[recipe], ylabel=f"validation {summary.metric}")
         _against_step(row[1], summary, "train", "loss")
-        row[1].set(title="training loss")
+        row[1].set(ylabel="training loss")
     axes[0][0].legend(frameon=False)
     for ax in axes[-1]:
         ax.set(xlabel="step")

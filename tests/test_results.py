@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.made_up_horizon import horizon
 from support.synthetic_runs import renamed, study, summarize
 
 from dualavg_bench.store.documents import read_document, write_document
@@ -25,12 +26,13 @@ def make(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def made_up(make, tmp_path: Path):
-    """Files of a made-up study and of its pull."""
+    """Files of a made-up study, of its pull and of its run lengths."""
     runs = study()
     write_document(tmp_path / "cifar10.json", summarize(runs))
     fading = [run for run in runs if run.optimizer == "sgd"]
     pull = summarize(renamed(fading, {"sgd": "pull.FadingPull"}))
     write_document(tmp_path / "cifar10-pull.json", pull)
+    write_document(tmp_path / "cifar10-horizon.json", horizon())
     return make.Results(tmp_path)
 
 
@@ -58,7 +60,9 @@ def test_a_published_file_can_be_read_and_is_small(file: Path) -> None:
     assert file.stat().st_size <= 300_000
 
 
-@pytest.mark.parametrize("name", ["scores", "training", "target", "claims", "finding", "pull", "costs"])
+@pytest.mark.parametrize(
+    "name", ["scores", "training", "target", "claims", "finding", "horizon", "pull", "costs"]
+)
 def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
     text = make.BLOCKS[name](made_up)
     assert "cifar10" in text or name == "finding"
@@ -83,3 +87,10 @@ def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_
 def test_an_unknown_table_is_one_line(make, made_up) -> None:
     with pytest.raises(ValueError, match="no table called 'scorse'"):
         make.filled("<!-- results: scorse -->\n<!-- end -->", made_up)
+
+
+def test_figures_are_drawn_from_the_files_the_same_each_time(make, made_up, tmp_path: Path) -> None:
+    drawn = make.figures.draw(made_up, tmp_path)
+    assert [path.name for path in drawn] == ["results_horizon.svg", "results_curves.svg"]
+    first = [path.read_bytes() for path in drawn]
+    assert [path.read_bytes() for path in make.figures.draw(made_up, tmp_path)] == first
