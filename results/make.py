@@ -12,14 +12,19 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import figures
 import tables
 from tables import Results
 
+from dualavg_bench.store.files import StoreError
+
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
-BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKER = "<!-- results: "
+BLOCK = re.compile(rf"({MARKER}([\w-]+) -->\n)(?:(?!{MARKER}).)*?(<!-- end -->)", re.DOTALL)
+FIGURES = ROOT / "docs" / "img"
 
 
 def link(name: str) -> str:
@@ -48,28 +53,46 @@ def filled(text: str, results: Results) -> str:
             raise ValueError(f"There is no table called {match[2]!r}: give one of {', '.join(BLOCKS)}.")
         return f"{match[1]}\n{BLOCKS[match[2]](results)}\n\n{match[3]}"
 
-    return BLOCK.sub(fill, text)
+    text, count = BLOCK.subn(fill, text)
+    if count != text.count(MARKER):
+        raise ValueError("A table begins and does not end: a line `<!-- end -->` is missing.")
+    return text
 
 
 def outdated(results: Results) -> list[Path]:
-    """Return the pages whose tables differ from the files."""
-    return [page for page in PAGES if filled(page.read_text(), results) != page.read_text()]
+    """Return the pages whose tables, and the figures that, differ from the files."""
+    pages = [page for page in PAGES if filled(page.read_text(), results) != page.read_text()]
+    with TemporaryDirectory() as folder:
+        drawn = {FIGURES / path.name: path.read_bytes() for path in figures.draw(results, Path(folder))}
+    published = set(FIGURES.glob("results_*.svg"))
+    return pages + sorted(
+        path
+        for path in published | drawn.keys()
+        if path not in published or path.read_bytes() != drawn.get(path)
+    )
 
 
 def main() -> None:
     """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is outdated")
-    results = Results()
-    if parser.parse_args().check:
+    check = parser.parse_args().check
+    try:
+        _run(Results(), check=check)
+    except (StoreError, ValueError) as error:
+        sys.exit(f"results/make.py: {error}")
+
+
+def _run(results: Results, *, check: bool) -> None:
+    if check:
         if pages := outdated(results):
             names = ", ".join(str(page.relative_to(ROOT)) for page in pages)
-            sys.exit(f"{names}: numbers differ from results/mini. Run `make results`.")
+            sys.exit(f"{names}: not made from results/mini as it is. Run `make results`.")
         return
     for page in PAGES:
         page.write_text(filled(page.read_text(), results))
         print(page.relative_to(ROOT))
-    for path in figures.draw(results, ROOT / "docs" / "img"):
+    for path in figures.draw(results, FIGURES):
         print(path.relative_to(ROOT))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from dualavg_bench.analysis import paper
 from dualavg_bench.analysis.formatting import (
@@ -39,6 +40,7 @@ TASKS = {
     "cifar10_ablation": "ablation, CIFAR-10",
 }
 COMPARED = ("mda", "sgd", "adam")
+D = TypeVar("D", Summary, Horizon)
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,15 @@ class Results:
     folder: Path = FOLDER
 
     def _read(self, suffix: str) -> dict[str, Summary]:
-        files = {name: self.folder / f"{name}{suffix}.json" for name in TASKS}
-        return {name: read_document(file, Summary) for name, file in files.items() if file.exists()}
+        return self._checked({name: self.folder / f"{name}{suffix}.json" for name in TASKS}, Summary)
+
+    def _checked(self, files: Mapping[str, Path], kind: type[D]) -> dict[str, D]:
+        found = {name: read_document(file, kind) for name, file in files.items() if file.exists()}
+        for name, document in found.items():
+            if (document.recipe, document.scale) != (name, "mini"):
+                found_kind = f"{document.recipe} at {document.scale} scale"
+                raise ValueError(f"{files[name].name} is of {found_kind}, not of {name} at mini.")
+        return found
 
     @cached_property
     def studies(self) -> dict[str, Summary]:
@@ -59,8 +68,7 @@ class Results:
     @cached_property
     def horizons(self) -> dict[str, Horizon]:
         """The recipes at several run lengths."""
-        files = {name: self.folder / f"{name}-horizon.json" for name in TASKS}
-        return {name: read_document(file, Horizon) for name, file in files.items() if file.exists()}
+        return self._checked({name: self.folder / f"{name}-horizon.json" for name in TASKS}, Horizon)
 
     @cached_property
     def pulls(self) -> dict[str, Summary]:
@@ -237,7 +245,7 @@ def _difference(pair: Comparison, sign: int) -> str:
         return f"{sign * pair.difference:+.3g}, no test"
     low, high = sorted((sign * pair.low, sign * pair.high))
     places = interval_decimals([(low, high)])
-    word = "not told apart"
+    word = "within noise"
     if is_significant(pair.p_holm):
         word = "ahead" if sign * pair.difference > 0 else "behind"
     value = signed(sign * pair.difference, places)

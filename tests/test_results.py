@@ -1,6 +1,7 @@
 """The printed results are those of the files: README and docs/results.md are made from results/mini alone."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from support.made_up_horizon import horizon
 from support.synthetic_runs import renamed, study, summarize
 
 from dualavg_bench.store.documents import read_document, write_document
+from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.summaries import Summary
 
@@ -27,12 +29,12 @@ def make(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def made_up(make, tmp_path: Path):
     """Files of a made-up study, of its pull and of its run lengths."""
-    runs = study()
+    runs = study(scale="mini")
     write_document(tmp_path / "cifar10.json", summarize(runs))
     fading = [run for run in runs if run.optimizer == "sgd"]
     pull = summarize(renamed(fading, {"sgd": "pull.FadingPull"}))
     write_document(tmp_path / "cifar10-pull.json", pull)
-    write_document(tmp_path / "cifar10-horizon.json", horizon())
+    write_document(tmp_path / "cifar10-horizon.json", horizon(scale="mini"))
     return make.Results(tmp_path)
 
 
@@ -82,6 +84,44 @@ def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_
     (pair,) = (pair for pair in summary.comparisons if {pair.a, pair.b} == {"mda", rival})
     advantage = pair.difference if pair.a == "mda" else -pair.difference
     assert f"{make.tables.NAMES[rival]}: {advantage:+.2f}"[:-1] in make.BLOCKS["scores"](made_up)
+
+
+def test_a_file_of_another_study_is_refused(make, tmp_path: Path) -> None:
+    write_document(tmp_path / "imagenet.json", summarize(study(scale="mini")))
+    with pytest.raises(ValueError, match=r"imagenet\.json is of cifar10 at mini scale"):
+        _ = make.Results(tmp_path).studies
+
+
+def test_a_mean_edited_by_hand_is_refused(make, made_up) -> None:
+    file = made_up.folder / "cifar10.json"
+    values = json.loads(file.read_text())
+    values["optimizers"]["mda"]["test"]["mean"] += 1
+    file.write_text(json.dumps(values))
+    with pytest.raises(StoreError, match="test of mda is not the mean of its runs"):
+        _ = make.Results(made_up.folder).studies
+
+
+def test_a_table_that_does_not_end_is_refused(make, made_up) -> None:
+    page = "<!-- results: scores -->\n## Next\n<!-- results: claims -->\n<!-- end -->\n"
+    with pytest.raises(ValueError, match="does not end"):
+        make.filled(page, made_up)
+
+
+def test_a_figure_that_differs_is_noticed(make, made_up, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(make, "FIGURES", tmp_path)
+    monkeypatch.setattr(make, "PAGES", ())
+    drawn = make.figures.draw(made_up, tmp_path)
+    assert make.outdated(made_up) == []
+    drawn[0].write_text("<svg/>")
+    (tmp_path / "results_old.svg").write_text("<svg/>")
+    assert make.outdated(made_up) == sorted([drawn[0], tmp_path / "results_old.svg"])
+
+
+def test_every_file_and_every_table_is_published(make) -> None:
+    known = {f"{name}{kind}" for name in make.tables.TASKS for kind in ("", "-pull", "-horizon")}
+    assert {file.stem for file in FILES} <= known
+    text = "".join(page.read_text() for page in make.PAGES)
+    assert {name for name in make.BLOCKS if f"{make.MARKER}{name} -->" not in text} == set()
 
 
 def test_an_unknown_table_is_one_line(make, made_up) -> None:

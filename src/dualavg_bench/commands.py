@@ -17,7 +17,7 @@ from dualavg_bench.report.study_page import render, render_comparison
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
 from dualavg_bench.run import training
 from dualavg_bench.run.spec import RunSpec
-from dualavg_bench.store.documents import read_document
+from dualavg_bench.store.documents import has_field, read_document
 from dualavg_bench.store.files import StoreError, write_atomically
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.horizons import Horizon
@@ -256,20 +256,22 @@ def write_reports(paths: Sequence[Path], *, compare: bool) -> list[Path]:
 
 
 def _documents(path: Path) -> list[Path]:
-    """Return a file itself, or the summary and the horizon of a folder: at least one is expected."""
+    """Return a file itself, or the summaries and the horizon of a folder: at least one is expected."""
     if path.suffix == ".json":
         return [path]
-    files = [path / "summary.json", path / "horizon.json"]
+    lengths = sorted(path.glob("summary-*-steps.json"))
+    files = [path / "summary.json", *lengths, path / "horizon.json"]
     return [file for file in files if file.exists()] or files[:1]
 
 
 def _write_again(file: Path) -> Path:
     """Write the page of a summary or a horizon; samples need the runs in the folder of a study."""
-    if file.stem == "horizon" or file.stem.endswith("-horizon"):
+    if has_field(file, "lengths"):
         return write_horizon_page(read_document(file, Horizon), file.with_suffix(".html"))
     summary = read_document(file, Summary)
-    if file.name == "summary.json":
-        return _write_report(summary, runs_of(summary, file.parent), file.with_name("report.html"))
+    if file.name.startswith("summary"):  # of a study's folder, summary.json or summary-250-steps.json
+        page = file.with_name(file.with_suffix(".html").name.replace("summary", "report", 1))
+        return _write_report(summary, runs_of(summary, file.parent), page)
     return _write_report(summary, [], file.with_suffix(".html"))
 
 

@@ -190,8 +190,10 @@ def print_run(result: RunResult) -> None:
     if result.diverged:
         console.print(f"diverged at step {result.diverged_at}: {result.why}", markup=False)
     else:
-        values = ", ".join(f"{name} {result.valid[name][-1]:.5g}" for name in ("loss", result.metric))
-        console.print(f"validation after {result.steps} steps: {values}", markup=False)
+        names = dict.fromkeys(("loss", result.metric))
+        values = ", ".join(f"{name} {result.valid[name][-1]:.5g}" for name in names)
+        best = f"; best {result.metric} {result.best_valid:.5g}" if result.report == "best" else ""
+        console.print(f"validation after {result.steps} steps: {values}{best}", markup=False)
     memory = "" if result.peak_mb is None else f", peak {result.peak_mb:.0f} MB"
     console.print(f"{result.time.seconds:.1f} s{memory}, run {result.hash}")
 

@@ -62,9 +62,27 @@ def test_a_run_that_diverged_before_its_first_loss_has_an_empty_curve():
 
 def test_the_target_is_reached_at_the_first_evaluation_that_is_as_good():
     one = validated([10.0, 50.0, 80.0, 70.0, 90.0])
-    assert [steps_to_target(one, target) for target in (10.0, 80.0, 80.1, 90.1)] == [0, 60, 120, None]
+    assert [steps_to_target(one, target) for target in (10.0, 80.0, 80.1, 90.1)] == [30, 60, 120, None]
     lower = validated([10.0, 5.0, 3.0, 4.0, 2.0], higher_is_better=False)
-    assert [steps_to_target(lower, target) for target in (10.0, 3.0, 2.9, 1.9)] == [0, 60, 120, None]
+    assert [steps_to_target(lower, target) for target in (10.0, 3.0, 2.9, 1.9)] == [30, 60, 120, None]
+
+
+def test_a_run_that_diverged_never_reaches_the_target():
+    assert steps_to_target(run(phase="confirm", diverged_at=212), 20.0) is None
+
+
+def test_one_optimizer_or_one_that_diverged_sets_no_target():
+    alone = [each for each in study() if each.optimizer == "mda"]
+    assert summarize(alone).target is None
+    diverged = summarize(study(confirm_diverges=[("adam", 1000)]))
+    others = [diverged.optimizers[name].valid_final.mean for name in ("mda", "sgd")]
+    assert diverged.target == min(others)
+
+
+def test_scores_no_better_than_the_untrained_network_set_no_target():
+    summary = summary_of({"mda": [[50.0, 60.0, 40.0]], "sgd": [[50.0, 90.0, 90.0]]})
+    assert summary.target is None
+    assert summary.optimizers["sgd"].to_target is None
 
 
 def summary_of(curves, higher=True):

@@ -11,6 +11,7 @@ from support.page_reader import Reader, words
 from dualavg_bench.analysis import statistics
 from dualavg_bench.analysis.horizon import combine
 from dualavg_bench.analysis.standings import keeps_up_from, standings
+from dualavg_bench.commands import write_reports
 from dualavg_bench.report import horizon_figures, horizon_page
 from dualavg_bench.store.documents import read_document, write_document
 from dualavg_bench.store.files import StoreError
@@ -47,6 +48,19 @@ def said(made_up, start):
     return sentence
 
 
+def test_a_horizon_is_recognised_by_its_content_not_by_its_name(made_up, undrawn, tmp_path):
+    write_document(tmp_path / "renamed.json", made_up)
+    assert write_reports([tmp_path / "renamed.json"], compare=False) == [tmp_path / "renamed.html"]
+    assert "how long is long enough?" in (tmp_path / "renamed.html").read_text()
+
+
+def test_the_page_of_a_length_is_written_again_and_names_its_steps(tmp_path):
+    write_document(tmp_path / "summary-1250-steps.json", study(1250, SCORES[1000]))
+    (page,) = write_reports([tmp_path], compare=False)
+    assert page == tmp_path / "report-1250-steps.html"
+    assert "<title>cifar10 (quick, 1,250 steps) " in page.read_text()
+
+
 # Standings
 
 
@@ -74,6 +88,17 @@ def test_a_difference_within_noise_is_neither_ahead_nor_behind(made_up):
     found = relations(made_up)
     assert found[1000, "mda"] == found[1000, "sgd"] == "within noise"
     assert (found[250, "mda"], found[4000, "mda"]) == ("behind", "ahead")
+
+
+def test_an_optimizer_that_diverged_in_all_runs_is_behind():
+    made_up = horizon({100: {"mda": 90.0, "sgd": 90.0}})
+    (first,) = made_up.lengths
+    test = first.optimizers["mda"].test.model_copy(update={"diverged": 5})
+    entry = first.optimizers["mda"].model_copy(update={"test": test})
+    lengths = [first.model_copy(update={"optimizers": {**first.optimizers, "mda": entry}})]
+    assert relations(made_up)[100, "mda"] == "within noise"
+    found = relations(made_up.model_copy(update={"lengths": lengths}))
+    assert (found[100, "mda"], found[100, "sgd"]) == ("behind", "within noise")
 
 
 def test_one_seed_admits_no_test():

@@ -15,6 +15,7 @@ from dualavg_bench.analysis.selection import select
 from dualavg_bench.recipe import Passage, Recipe, Splits
 from dualavg_bench.run import training
 from dualavg_bench.store.folder import RunFolder
+from dualavg_bench.terminal import print_run
 
 VALID, TEST = 1, 2
 LRS = {"mda": 2.0, "sgd": 0.005, "adam": 0.5, "schedulefree.SGDScheduleFree": 0.1}  # from 0 to beyond 5
@@ -198,3 +199,15 @@ def test_runs_with_different_reports_are_no_study() -> None:
     *others, last = study()
     with pytest.raises(ValueError, match="their report differs"):
         summarize([*others, last.model_copy(update={"report": "best"})])
+
+
+def test_a_single_run_prints_the_best_score_too_if_that_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(run(report="best", final=80.0))
+    assert "best accuracy" in capsys.readouterr().out
+    print_run(run(report="last", final=80.0))
+    assert "best" not in capsys.readouterr().out
+
+
+def test_the_verdict_names_the_network_that_decides() -> None:
+    assert "best test accuracy (best network)" in summarize(study(report="best")).verdict
+    assert "network)" not in summarize(study()).verdict

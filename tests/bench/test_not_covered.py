@@ -22,7 +22,7 @@ from dualavg_bench.study.study import Study
 )
 def test_the_verdict_ends_with_what_its_interval_leaves_out(unit, examples, said):
     verdict = summarize(study(unit=unit), test_examples=examples).verdict
-    end = "Not covered by the interval: tuning was done once (2 seeds), and the test set has "
+    end = "Not covered: tuning was done once (2 seeds), and the test set has "
     assert verdict.endswith(f". {end}{said}")
 
 

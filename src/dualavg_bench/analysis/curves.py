@@ -24,10 +24,13 @@ def thinned(run: RunResult) -> RunCurves:
 
 
 def steps_to_target(run: RunResult, target: float) -> int | None:
-    """Return the step of the first evaluation on validation that is at least as good, or None."""
+    """Return the step of the first evaluation on validation that is at least as good, or None.
+
+    The untrained network does not count, and a run that diverged never arrives.
+    """
     sign = 1 if run.higher_is_better else -1
-    scores = zip(run.valid.step, run.valid[run.metric], strict=True)
-    return next((step for step, score in scores if sign * score >= sign * target), None)
+    scores = [] if run.diverged else zip(run.valid.step, run.valid[run.metric], strict=True)
+    return next((step for step, score in scores if step and sign * score >= sign * target), None)
 
 
 def _rounded(value: float) -> float:

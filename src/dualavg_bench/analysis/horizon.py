@@ -212,8 +212,8 @@ def _cautions(horizon: Horizon) -> list[str]:
 def _not_covered(horizon: Horizon) -> str:
     seeds = {entry.chosen.seeds for length in horizon.lengths for entry in length.optimizers.values()}
     return (
-        f"Not covered: tuning was done once per length ({counted(max(seeds), 'seed')}), and all lengths "
-        f"share one test set of {counted(horizon.test_examples, 'example')}."
+        f"Not covered: tuning was done once per length ({counted(max(seeds), 'seed')}), and the test set has "
+        f"{counted(horizon.test_examples, 'example')}."
     )
 
 

@@ -1,12 +1,13 @@
 """Who is ahead at which run length: every optimizer against the best other one.
 
 They are paired by seed, with Holm's correction over all pairs of all lengths. An optimizer is ahead or behind
-if the difference is significant, else within seed noise, which is no evidence that the two are equal.
+if the difference is significant, else within seed noise, which is no evidence that the two are equal. One of
+which all runs diverged is behind.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dualavg_bench.analysis.statistics import holm, is_significant
@@ -32,10 +33,13 @@ class Standing:
     high: float | None
     p_holm: float | None
     n: int
+    diverged: bool = False  # in all runs
 
     @property
     def relation(self) -> Relation:
         """Whether the optimizer is ahead of its rival."""
+        if self.diverged:
+            return "behind"
         if self.p_holm is None:
             return "not tested"
         if not is_significant(self.p_holm):
@@ -72,7 +76,9 @@ def standings(horizon: Horizon) -> list[Standing]:
             rival = order[1] if name == order[0] else order[0]
             pair = pairs[frozenset((name, rival))]
             p = corrected[length.steps, pair.a, pair.b]
-            found.append(_standing(length.steps, name, rival, pair, p, horizon.sign))
+            standing = _standing(length.steps, name, rival, pair, p, horizon.sign)
+            test = length.confirmed[name]
+            found.append(replace(standing, diverged=test.diverged == test.n))
     return found
 
 

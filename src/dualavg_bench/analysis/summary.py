@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from statistics import median_high
+from statistics import fmean, median_high
 
 import numpy as np
 
@@ -144,12 +144,21 @@ def _scores(
 
 
 def _target(confirmation: Sequence[RunResult]) -> float | None:
-    """Return the worst final validation score of all optimizers, which every one of them should reach."""
-    means = [
-        describe_runs([run for run in confirmation if run.optimizer == name], "valid").mean
-        for name in sorted({run.optimizer for run in confirmation})
-    ]
-    return (min if confirmation[0].higher_is_better else max)(means) if means else None
+    """Return the worst validation score of all optimizers, which every one of them should reach.
+
+    One that diverged on any seed does not set it. None with fewer than two others, or if the untrained
+    networks are as good.
+    """
+    by_name: dict[str, list[RunResult]] = {}
+    for run in confirmation:
+        by_name.setdefault(run.optimizer, []).append(run)
+    sound = [runs for runs in by_name.values() if not any(run.diverged for run in runs)]
+    if len(sound) < 2:
+        return None
+    sign = 1 if confirmation[0].higher_is_better else -1
+    worst = min(sign * describe_runs(runs, "valid").mean for runs in sound)
+    untrained = fmean(sign * run.valid[run.metric][0] for run in confirmation)
+    return sign * worst if worst > untrained else None
 
 
 def _to_target(confirmation: Sequence[RunResult], optimizer: str, target: float | None) -> ToTarget | None:

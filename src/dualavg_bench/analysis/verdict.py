@@ -88,6 +88,7 @@ def _reason_for_edge(summary: Summary, axis: NumericAxis) -> str:
 
 def _finding(summary: Summary) -> str:
     tests, metric = summary.confirmed, summary.metric
+    metric += " (best network)" if summary.report == "best" else ""
     order = [name for name in rank(summary) if name in tests]
     if not order:
         return "Nothing is confirmed yet: there are tuning runs, but no test scores on fresh seeds"
@@ -150,8 +151,7 @@ def _not_covered(summary: Summary) -> str:
     examples = counted(summary.test_examples, "example")
     one = f", one of them is {100 / summary.test_examples:.2g} points" if summary.unit == "%" else ""
     return (
-        f"Not covered by the interval: tuning was done once ({counted(seeds, 'seed')}), and the test set has "
-        f"{examples}{one}."
+        f"Not covered: tuning was done once ({counted(seeds, 'seed')}), and the test set has {examples}{one}."
     )
 
 

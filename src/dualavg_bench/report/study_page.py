@@ -119,7 +119,7 @@ def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyVie
     order, failed = verdict.rank(summary), verdict.failures_by_optimizer(summary)
     return StudyView(
         summary=summary,
-        title=f"{summary.recipe} ({summary.scale})",
+        title=_title(summary),
         unit=f" ({summary.unit})" if summary.unit else "",
         direction="higher is better" if summary.higher_is_better else "lower is better",
         decides=summary.report,
@@ -145,6 +145,12 @@ def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyVie
         samples=gallery(order, runs),
         install=_install(summary),
     )
+
+
+def _title(summary: Summary) -> str:
+    """Return recipe and scale, and the run length if it is not the recipe's own."""
+    steps = {f", {run.steps:,} steps" for run in summary.runs.values() if " horizon " in summary.command}
+    return f"{summary.recipe} ({summary.scale}{''.join(steps)})"
 
 
 def _phase_runs(summary: Summary, phase: Phase) -> PhaseRuns:

@@ -77,6 +77,15 @@ def read_document(path: Path, kind: type[D]) -> D:
         raise StoreError(f"{path} {_problem(data, kind, error)}.") from None
 
 
+def has_field(path: Path, name: str) -> bool:
+    """Return whether a file is a JSON object with this field, to tell one kind of document from another."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return False  # reading the document reports it
+    return isinstance(content, dict) and name in content
+
+
 def _problem(data: bytes, kind: type[Document], error: ValidationError) -> str:
     """Return what is wrong with the content of a file and what to do about it."""
     try:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
+from math import isclose
+from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
@@ -202,7 +204,7 @@ class Summary(Document):
     higher_is_better: bool
     unit: str
     report: Report
-    target: float | None  # worst final validation score of the optimizers; None without confirmation
+    target: float | None  # worst validation score of the optimizers, see `to_target`; None if there is none
     test_examples: PositiveInt
     about: str
     paper: str
@@ -276,4 +278,15 @@ class Summary(Document):
                     raise ValueError(f"runs.{name} has phase {run.phase} and {field} {getattr(run, field)}")
         if set(self.curves) != {name for name, run in self.runs.items() if run.phase == "confirm"}:
             raise ValueError("curves are not those of the confirmation runs")
+        return self
+
+    @model_validator(mode="after")
+    def _check_means(self) -> "Summary":
+        """A mean must be that of its runs: it cannot be edited by hand."""
+        for name, entry in self.optimizers.items():
+            for field in ("test", "test_last", "test_best", "train"):
+                scores: Scores | None = getattr(entry, field)
+                values = [getattr(self.runs[run], field) for run in scores.runs] if scores else []
+                if scores and not isclose(scores.mean, fmean(values), rel_tol=1e-9, abs_tol=1e-12):
+                    raise ValueError(f"{field} of {name} is not the mean of its runs")
         return self
