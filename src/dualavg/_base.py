@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
+from dualavg._fused import Columns
 from dualavg._scalars import Scalar, Weights, lr_and_c, new_peak, step_numbers
 from dualavg._update import update
 from dualavg._validation import (
@@ -23,7 +24,15 @@ from dualavg._validation import (
 StateDict: TypeAlias = dict[str, Any]
 
 _UPDATE_SETTINGS = ("weight_decay", "maximize", "foreach", "fused", "differentiable")
-_METHOD = {"weighting", "scaling"}  # settings that distinguish the methods of the family
+_METHOD = {"weighting", "scaling", "d0"}  # settings that distinguish the methods of the family
+
+
+class Updated(NamedTuple):
+    """A group that took a step: the columns of `update`, and the s of parameters without a gradient."""
+
+    group: Group
+    columns: Columns
+    idle_sums: list[Tensor]
 
 
 class AnchoredOptimizer(Optimizer, ABC):
@@ -77,12 +86,17 @@ class AnchoredOptimizer(Optimizer, ABC):
         }
 
     def _init_group(self, group: Group, *lists: list[Tensor]) -> None:
-        """Collect the tensors of parameters that have a gradient; create state where there is none."""
+        """Collect the tensors of parameters that have a gradient; create state where there is none.
+
+        `idle_sums` gets the s of parameters that have state, but no gradient.
+        """
         # Dynamo special-cases this name: it runs the method instead of tracing it, and requires empty lists.
-        params, grads, x0s, sums, steps, betas, averages = lists
+        params, grads, x0s, sums, steps, betas, averages, idle_sums = lists
         for p in group["params"]:
             grad = p.grad
             if grad is None:
+                if state := self.state.get(p):
+                    idle_sums.append(state["s"])
                 continue
             state = self.state[p]
             if not state:
@@ -115,18 +129,25 @@ class AnchoredOptimizer(Optimizer, ABC):
             for i, group in enumerate(self.param_groups):
                 self._validate_group(i, group)  # nothing has changed if this raises
 
-        for group in self.param_groups:
-            lists: Any = [], [], [], [], [], [], []
+        gathered: list[Any] = [([], [], [], [], [], [], [], []) for _ in self.param_groups]
+        for group, lists in zip(self.param_groups, gathered, strict=True):
             self._init_group(group, *lists)
-            params, grads, x0s, sums, steps, betas, averages = lists
+        self._prepare(gathered)
+        updated = []
+        for group, lists in zip(self.param_groups, gathered, strict=True):
+            params, grads, x0s, sums, steps, betas, averages, idle_sums = lists
             if not params:
+                updated.append(Updated(group, ([],) * 9, idle_sums))
                 continue
             lr, c = lr_and_c(group)
             ks = step_numbers(group, params, steps)
             self._average(params, averages, ks)
             lambdas, scales = self._weights(group, lr, ks, betas)
-            columns = (params, grads, x0s, sums, steps, lambdas, scales, ks)
+            products = self._new_products(len(params))
+            columns = (params, grads, x0s, sums, steps, lambdas, scales, ks, products)
             update(columns, c=c, **{key: group[key] for key in _UPDATE_SETTINGS})
+            updated.append(Updated(group, columns, idle_sums))
+        self._observe(updated)
         return loss
 
     def _check_ready(self) -> None:
@@ -134,6 +155,16 @@ class AnchoredOptimizer(Optimizer, ABC):
 
     def _average(self, params: list[Tensor], averages: list[Tensor], ks: list[Scalar]) -> None:
         """Add x_k, where the gradients were computed, to the averaged iterates."""
+
+    def _prepare(self, gathered: list[Any]) -> None:
+        """Look at the lists of all groups before the first is updated."""
+
+    def _new_products(self, count: int) -> list[list[Scalar] | None]:
+        """Create what `update` fills with the inner products of each parameter, or Nones."""
+        return [None] * count
+
+    def _observe(self, updated: list[Updated]) -> None:
+        """Learn from the step just taken."""
 
     def _validate_group(self, i: int, group: Group) -> None:
         """Raise ValueError if settings, gradients or state of a group are invalid."""

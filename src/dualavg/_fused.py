@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-# The lists x, g, x_0, s, step, lambda_k, beta_k and k + 1, with one entry per parameter each.
+# The lists x, g, x_0, s, step, lambda_k, beta_k, k + 1 and inner products, with one entry per parameter each.
 Columns: TypeAlias = tuple[list[Any], ...]
 
 _SOURCE = Path(__file__).parent / "csrc" / "mda.cpp"
 _TORCH = Path(torch.__file__).parent
 _PLAIN = {Tensor, torch.nn.Parameter}
-_FLAGS = ["-O3", "-march=native", "-fPIC", "-std=c++17", "-ffp-contract=off"]
+_FLAGS = ["-O3", "-march=native", "-fPIC", "-std=c++17", "-ffp-contract=off", "-fopenmp-simd"]
 if platform.machine().lower() in ("x86_64", "amd64"):
     _FLAGS.append("-mprefer-vector-width=256")  # measured to be faster than 512
 
@@ -59,14 +59,25 @@ def step(columns: Columns, *, c: float, weight_decay: float, maximize: bool) -> 
         return columns
     try:
         increment_version(chain(params, sums, steps))  # torch does not do it for operators of the stable ABI
-        _operator().step_(*columns, c, weight_decay, maximize)
+        _call(columns, c, weight_decay, maximize)
     except RuntimeError:
         misfits = _misfits(params, grads, x0s, sums, steps)
         fits = [i for i in range(len(params)) if i not in misfits]
         if fits:
-            _operator().step_(*_select(columns, fits), c, weight_decay, maximize)
+            _call(_select(columns, fits), c, weight_decay, maximize)
         return _select(columns, misfits)
     return ()
+
+
+def _call(columns: Columns, *numbers: float) -> None:
+    *operands, products = columns
+    if products[0] is None:
+        _operator().step_(*operands, *numbers, None)
+        return
+    out = torch.empty(len(products), 3, dtype=torch.float64, device="cpu")
+    _operator().step_(*operands, *numbers, out)
+    for found, row in zip(products, out.tolist(), strict=True):
+        found[:] = row
 
 
 def _misfits(*lists: list[Tensor]) -> list[int]:

@@ -105,6 +105,54 @@ class ReferenceMDA(ReferenceDualAveraging):
         super().__init__(x0, weighting="sqrt", scaling="sqrt")
 
 
+class ReferenceDAdaptMDA:
+    """MDA with D-Adaptation: one estimate of the distance for several parameters.
+
+    Args:
+        x0s: the initial point of each parameter.
+        d0: the first estimate, relative to 1 + ||x_0||.
+        growth_rate: the largest factor from d_k to d_{k+1}.
+    """
+
+    def __init__(self, x0s: list[Tensor], d0: float = 1e-6, growth_rate: float = math.inf) -> None:
+        self.mda = [ReferenceMDA(x0) for x0 in x0s]
+        self.growth_rate = growth_rate
+        self.d = [d0 * (1 + math.sqrt(sum(_inner(mda.x0, mda.x0) for mda in self.mda)))]
+        self.r = 0.0
+        self.squares: list[float] = []  # ||h_k||^2 of each step
+
+    def step(
+        self, grads: list[Tensor], lr: list[float], c: list[float], weight_decay: list[float], maximize: bool
+    ) -> None:
+        """Take step k. All lists have one entry per parameter; `lr` is gamma_k."""
+        x = [mda.x[-1] for mda in self.mda]
+        # h_k = g_k + weight_decay x_k
+        signed = [-_double(g) if maximize else _double(g) for g in grads]
+        h = [g + decay * x_k for g, decay, x_k in zip(signed, weight_decay, x, strict=True)]
+
+        # eta_k = gamma_k d_k / G_k, G_k^2 the mean of the squares so far, and ||h_0||^2 before there are any
+        squares = [_inner(h_k, h_k) for h_k in h]
+        mean = sum(self.squares) / len(self.squares) if self.squares else sum(squares)
+        eta = [gamma * self.d[-1] / math.sqrt(mean) if mean > 0 else 0.0 for gamma in lr]
+        for mda, g, eta_k, c_k, decay in zip(self.mda, grads, eta, c, weight_decay, strict=True):
+            mda.step(g, eta_k, c_k, decay, maximize)
+
+        # Steps of a times the largest size: those of the largest size for x / sqrt(a), h sqrt(a), s / sqrt(a)
+        a = [gamma / max(lr) if max(lr) > 0 else 0.0 for gamma in lr]
+        inverse = [1 / each if each > 0 else 1.0 for each in a]
+        if (total := sum(each * square for each, square in zip(a, squares, strict=True))) > 0:
+            self.squares.append(total)
+
+        # r_k = r_{k-1} + lambda_k <h_k, x_0 - x_k>
+        for mda, h_k, x_k, weight in zip(self.mda, h, x, inverse, strict=True):
+            self.r += weight * mda.lam[-1] * _inner(h_k, mda.x0 - x_k)
+
+        # d_{k+1} = max(d_k, r_k / ||s_k||), at most growth_rate d_k
+        sums = [weight * _inner(mda.s[-1], mda.s[-1]) for mda, weight in zip(self.mda, inverse, strict=True)]
+        found = self.r / math.sqrt(sum(sums)) if sum(sums) > 0 else 0.0
+        self.d.append(max(self.d[-1], min(found, self.growth_rate * self.d[-1])))
+
+
 def coupled_c(c: float, lr: float, peak_lr: float) -> float:
     """c_k = min(1, c peak_lr / eta_k): as the step size falls, c rises in proportion, up to 1.
 
@@ -114,6 +162,11 @@ def coupled_c(c: float, lr: float, peak_lr: float) -> float:
         peak_lr: the largest step size so far, this step's included.
     """
     return 1.0 if lr == 0 else min(1.0, c * peak_lr / lr)
+
+
+def _inner(a: Tensor, b: Tensor) -> float:
+    """<a, b>, of complex tensors as of twice as many real ones."""
+    return float((a.conj() * b).real.sum())
 
 
 def _double(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The numbers of a step: lr, c and k, as Python floats or as tensors."""
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def lr_and_c(group: Group) -> tuple[Scalar, Scalar]:
             peak = group["peak_lr"] = torch.maximum(peak, lr)  # c depends on lr through it
         else:
             peak.clamp_(min=lr.detach())
-        if _keeps_tensors(group) or group["differentiable"]:
+        if keeps_tensors(group) or group["differentiable"]:
             if group["couple_momentum"]:
                 # lr = 0 gives c = 1 without a division by zero, in the derivative too.
                 ratio = c * peak.squeeze() / torch.where(lr > 0, lr, 1.0)
@@ -52,7 +52,7 @@ def new_peak(lr: Scalar) -> Tensor:
 
 def step_numbers(group: Group, params: list[Tensor], steps: list[Tensor]) -> list[Scalar]:
     """Return k + 1 for each parameter."""
-    if not _keeps_tensors(group):
+    if not keeps_tensors(group):
         return [step.item() + 1 for step in steps]
     return [
         (step.double() if p.dtype in (torch.float64, torch.complex128) else step) + 1
@@ -74,6 +74,23 @@ def square_roots(ks: list[Scalar]) -> list[Scalar]:
     return [k.sqrt() for k in ks] if isinstance(ks[0], Tensor) else list(map(math.sqrt, ks))  # type: ignore[union-attr]
 
 
-def _keeps_tensors(group: Group) -> bool:
+def where(condition: Any, a: Scalar, b: Scalar) -> Any:
+    """Return `a` if the condition holds, otherwise `b`."""
+    if isinstance(condition, Tensor):
+        return torch.where(condition, a, b)
+    return a if condition else b
+
+
+def larger(a: Scalar, b: Scalar) -> Any:
+    """Return the larger number; `a` if `b` is not a number."""
+    return where(b > a, b, a)
+
+
+def square_root(number: Scalar) -> Any:
+    """Return the square root of a number >= 0."""
+    return number.sqrt() if isinstance(number, Tensor) else math.sqrt(number)
+
+
+def keeps_tensors(group: Group) -> bool:
     """Whether numbers must stay tensors: the step is compiled, or must not wait for the device."""
     return bool(group["capturable"]) or torch.compiler.is_compiling()

@@ -25,8 +25,10 @@ from dualavg import _fused
 from dualavg._fused import Columns
 from dualavg._rounding import FRACTION_BITS, round_
 from dualavg._scalars import Scalar, count_steps
+from dualavg._validation import SUM_DTYPES
 
 _PIECE = 1 << 17  # elements whose float32 copies stay in a CPU's cache
+_ROW = 1 << 12  # elements that one thread sums
 
 
 def update(
@@ -41,9 +43,10 @@ def update(
 ) -> None:
     """Advance every parameter and its state by one step, in place.
 
-    Numbers are floats, or 0-dim tensors if the step is compiled or must not wait for a device.
+    Numbers are floats, or 0-dim tensors if the step is compiled or must not wait for a device. A column of
+    lists, instead of None, is filled with the products of `inner_products`.
     """
-    params, grads, *_, ks = columns
+    params, grads, *_, ks, _ = columns
     numbers: dict[str, Any] = {"c": c, "weight_decay": weight_decay, "maximize": bool(maximize)}
     if fused and not torch.compiler.is_compiling():  # Inductor fuses the for-loop's operations by itself
         foreach = isinstance(ks[0], Tensor) or not _fused.is_available(params[0].device)
@@ -67,15 +70,17 @@ def _single_tensor(
     columns: Columns, *, c: Scalar, weight_decay: float, maximize: bool, differentiable: bool
 ) -> None:
     # Under `differentiable`, tensors that autograd may save are cloned: x and s change in place.
-    for x, g, x0, s, _, lam, beta, k in zip(*columns, strict=True):
+    for x, g, x0, s, _, lam, beta, k, products in zip(*columns, strict=True):
         s_complex = s
         if x.is_complex():
-            x, g, x0, s = as_real(x), as_real(g.resolve_conj()), as_real(x0), as_real(s)  # noqa: PLW2901
+            x, g, x0, s = as_real(x), as_real(g), as_real(x0), as_real(s)  # noqa: PLW2901
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k), term by term
         if weight_decay != 0:
             _add_scaled_(s, x.clone() if differentiable else x, lam * weight_decay)
         _add_scaled_(s_complex if g.is_sparse else s, g, -lam if maximize else lam)
+        if products is not None:
+            products[:] = inner_products(x, g, x0, s, weight_decay=weight_decay, maximize=maximize)
 
         # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k
         if x.dtype == x0.dtype == s.dtype and not differentiable:
@@ -96,14 +101,18 @@ def _single_tensor(
 
 def _multi_tensor(columns: Columns, *, c: Scalar, weight_decay: float, maximize: bool) -> None:
     for bucket in _buckets(columns):
-        params, grads, x0s, sums, _, lams, betas, ks = ([column[i] for i in bucket] for column in columns)
+        selected = ([column[i] for i in bucket] for column in columns)
+        params, grads, x0s, sums, _, lams, betas, ks, products = selected
         xs, ss, starts = ([as_real(t) for t in column] for column in (params, sums, x0s))
-        gs = [as_real(g.resolve_conj()) for g in grads]
+        gs = [as_real(g) for g in grads]
 
         # s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k)
         if weight_decay != 0:
             _foreach_add_scaled_(ss, xs, [lam * weight_decay for lam in lams])
         _foreach_add_scaled_(ss, gs, [-lam for lam in lams] if maximize else lams)
+        for found, *tensors in zip(products, xs, gs, starts, ss, strict=True):
+            if found is not None:
+                found[:] = inner_products(*tensors, weight_decay=weight_decay, maximize=maximize)
 
         # x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k, in the wider dtype of x and s, then rounded
         dtype = torch.promote_types(xs[0].dtype, ss[0].dtype)
@@ -119,10 +128,53 @@ def _multi_tensor(columns: Columns, *, c: Scalar, weight_decay: float, maximize:
                 x.copy_(y)  # torch's multi-tensor copy does not support sharded tensors
 
 
+@torch.no_grad()
+def inner_products(
+    x: Tensor, g: Tensor, x0: Tensor, s: Tensor, *, weight_decay: float, maximize: bool
+) -> tuple[Any, Any, Any]:
+    """<h, x_0 - x>, ||h||^2 and ||s||^2 of h = g + weight_decay x, with -g to maximize.
+
+    Products have the dtype of s and are summed in float64, in the same order for any number of threads. Of a
+    sharded tensor, they are those of the own shard.
+    """
+    x, g, x0, s = (as_real(_local(t)) for t in (x, g, x0, s))
+    if g.is_sparse and weight_decay != 0:  # h is not sparse
+        g = as_real(g.to_dense())
+    elif g.is_sparse:
+        g = g.coalesce()
+        index, g = tuple(g.indices()), as_real(g.values())
+        x, x0 = x[index], x0[index]
+    sign = -1.0 if maximize else 1.0
+    hd: Any = 0.0
+    hh: Any = 0.0
+    for x_, g_, x0_ in _pieces(x, g, x0):
+        wide_x, h = x_.to(s.dtype), g_.to(s.dtype)
+        if weight_decay != 0:
+            h = h.add(wide_x, alpha=sign * weight_decay)
+        hd, hh = hd + _sum(h * (x0_.to(s.dtype) - wide_x)), hh + _sum(h * h)
+    return sign * hd, hh, squared_norm(s)
+
+
+def squared_norm(t: Tensor) -> Any:
+    """||t||^2, of the own shard of a sharded tensor, in the dtype of sums."""
+    t = as_real(_local(t.detach()))
+    dtype = SUM_DTYPES.get(t.dtype, t.dtype)
+    return sum(_sum(piece.to(dtype).square()) for (piece,) in _pieces(t))
+
+
+def _sum(t: Tensor) -> Tensor:
+    """Sum in float64. Threads share rows, never the sum of a row, so that their number changes nothing."""
+    dtype = torch.float32 if t.device.type == "mps" else torch.float64
+    if t.numel() <= _ROW or not t.is_cpu or torch.compiler.is_compiling():
+        return t.sum(dtype=dtype)
+    rows, rest = t.reshape(-1).tensor_split([t.numel() // _ROW * _ROW])
+    return rows.view(-1, _ROW).sum(dim=1, dtype=dtype).sum() + rest.sum(dtype=dtype)
+
+
 def _buckets(columns: Columns) -> list[list[int]]:
     """Group the indices of parameters that share device, dtypes, lambda_k and beta_k: one call for each."""
     buckets: dict[object, list[int]] = defaultdict(list)
-    for i, (x, _, x0, s, _, lam, beta, _) in enumerate(zip(*columns, strict=True)):
+    for i, (x, _, x0, s, _, lam, beta, *_) in enumerate(zip(*columns, strict=True)):
         weights = None if isinstance(lam, Tensor) or isinstance(beta, Tensor) else (lam, beta)
         buckets[x.device, x.dtype, x0.dtype, s.dtype, weights].append(i)
     return list(buckets.values())
@@ -165,6 +217,11 @@ def _foreach_add_scaled_(outs: list[Tensor], ts: list[Tensor], a: Sequence[Scala
         torch._foreach_add_(outs, ts, alpha=a[0])
 
 
+def _local(t: Any) -> Tensor:
+    """Return the own shard of a sharded tensor; other tensors unchanged."""
+    return t.to_local() if hasattr(t, "to_local") else t  # type: ignore[no-any-return]
+
+
 def like(a: Scalar, t: Tensor) -> Any:
     """Move a 0-dim tensor to the device and dtype of `t`; return a float unchanged."""
     return a.to(t.device, t.dtype) if isinstance(a, Tensor) else a
@@ -172,4 +229,4 @@ def like(a: Scalar, t: Tensor) -> Any:
 
 def as_real(t: Tensor) -> Tensor:
     """View a complex tensor as real; torch has no such view of sparse tensors."""
-    return torch.view_as_real(t) if t.is_complex() and not t.is_sparse else t
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() and not t.is_sparse else t

@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 from dualavg import MDA, DualAveraging, schedules
+from dualavg._dadapt import DAdaptMDA
 from dualavg._reference import ReferenceMDA
 
 # torch's own, as it imports its compiler
@@ -21,6 +22,8 @@ SETTINGS = {
     "mda-foreach": (MDA, {"foreach": True}),
     "mda-capturable": (MDA, {"capturable": True}),
     "da": (DualAveraging, {}),
+    "dadapt": (DAdaptMDA, {"d0": 1e-3}),
+    "dadapt-capturable": (DAdaptMDA, {"d0": 1e-3, "capturable": True}),
     "da-nesterov": (DualAveraging, {"scaling": "nesterov", "momentum": 0.9}),
 }
 
@@ -54,7 +57,8 @@ def run(
         step()
         scheduler.step()
     state = [value for p in (a, b, c) for value in optimizer.state[p].values()]
-    return [a.detach(), b.detach(), c.detach(), *state, *(g["peak_lr"] for g in optimizer.param_groups)]
+    remembered = (g[key] for g in optimizer.param_groups for key in ("peak_lr", "estimate") if key in g)
+    return [a.detach(), b.detach(), c.detach(), *state, *remembered]
 
 
 @pytest.mark.parametrize("name", SETTINGS)

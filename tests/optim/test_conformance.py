@@ -10,7 +10,6 @@ import torch
 from support.cases import (
     CASES,
     Case,
-    ReferenceGroup,
     all_params,
     assert_bitwise,
     gradient,
@@ -21,6 +20,7 @@ from support.cases import (
 from torch import Tensor
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_case_with_given_lr = pytest.mark.parametrize("case", [c for c in CASES if not c.finds_lr], ids=str)
 TOLERANCE = {"rtol": 0.0, "atol": 1e-12}
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ def two_groups(case: Case, dtype: torch.dtype = torch.float64, **changes: Any) -
     return case.make([{"params": [a, b]}, {"params": [c, d], "momentum": 0.7, **other}], **changes)
 
 
-@every_case
+@every_case_with_given_lr
 def test_equals_the_reference_at_every_step_in_float32(case: Case) -> None:
     """Within the rounding of float32: both get the same gradients, so that only the step's own errors count.
 
@@ -41,22 +41,22 @@ def test_equals_the_reference_at_every_step_in_float32(case: Case) -> None:
     an error decays by 1 - c per step, which adds up to 1 / c <= 10 of them.
     """
     optimizer = two_groups(case, torch.float32)
-    references = {p: ReferenceGroup(case, p) for p in all_params(optimizer)}
+    references = case.references(optimizer)
     eps = torch.finfo(torch.float32).eps
-    largest = dict.fromkeys(references, (0.0, 0.0, 0.0))  # |s|, (k+1) |s| / beta, |x| or |z| so far
+    largest = dict.fromkeys(
+        all_params(optimizer), (0.0, 0.0, 0.0)
+    )  # |s|, (k+1) |s| / beta, |x| or |z| so far
 
     def shared_gradient(p: Tensor, k: int) -> Tensor:
-        return gradient(references[p].reference.x[k].float(), k)
+        return gradient(references[p].x[k].float(), k)
 
     def feed_the_references(_: int) -> None:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                references[p].step(p.grad, group)
+        references.step(lambda p: p.grad)
 
     for k in range(100):
         train(optimizer, range(k, k + 1), gradient=shared_gradient, before_step=feed_the_references)
         for p in all_params(optimizer):
-            reference = references[p].reference
+            reference = references[p]
             s, z, x = (t[-1].abs().max().item() for t in (reference.s, reference.z, reference.x))
             sizes = s, (k + 1) * s / reference.beta[k], max(x, z)
             largest[p] = s_size, z_size, x_size = tuple(map(max, largest[p], sizes))
@@ -69,14 +69,14 @@ def test_equals_the_reference_at_every_step_in_float32(case: Case) -> None:
 @every_case
 def test_equals_the_reference_at_every_step(case: Case) -> None:
     optimizer = two_groups(case)
-    references = {p: ReferenceGroup(case, p) for p in all_params(optimizer)}
+    references = case.references(optimizer)
 
     def compare_then_feed(k: int) -> None:
         for group in optimizer.param_groups:
             if k == 100:
                 group["momentum"] *= 0.8
             for p in group["params"]:
-                reference = references[p].reference
+                reference = references[p]
                 torch.testing.assert_close(p.detach(), reference.x[k], **TOLERANCE)
                 if k > 0:
                     state = optimizer.state[p]
@@ -85,11 +85,11 @@ def test_equals_the_reference_at_every_step(case: Case) -> None:
                     assert state["step"] == k
                     if "average" in state:
                         torch.testing.assert_close(state["average"], reference.average(), **TOLERANCE)
-                references[p].step(gradient(reference.x[k], k), group)
+        references.step(lambda p: gradient(references[p].x[k], k))
 
     train(optimizer, range(200), before_step=compare_then_feed)
     for p in all_params(optimizer):
-        torch.testing.assert_close(p.detach(), references[p].reference.x[200], **TOLERANCE)
+        torch.testing.assert_close(p.detach(), references[p].x[200], **TOLERANCE)
 
 
 @every_case
@@ -225,7 +225,7 @@ def test_half_precision_keeps_the_sum_in_float32_and_rounds_once(case: Case) -> 
         assert low.state[p]["s"].dtype == torch.float32
 
 
-@every_case
+@every_case_with_given_lr  # of any small gradient, a step size that is found makes large steps
 def test_half_precision_follows_steps_below_its_resolution(case: Case) -> None:
     # Rounded to nearest, an average with c = 0.1 would stop up to 5 ulps away from its target.
     for half in (torch.bfloat16, torch.float16):
@@ -242,7 +242,7 @@ def test_half_precision_follows_steps_below_its_resolution(case: Case) -> None:
         assert (q.detach().float() - low.state[p]["x0"].float()).abs().max() > eps
 
 
-@every_case
+@every_case_with_given_lr  # the other parameters have a part in a step size that is found
 def test_a_parameter_with_a_late_first_gradient_starts_its_own_count_and_anchor(case: Case) -> None:
     early, late = parameters((4,), (4,))
     optimizer = case.make([early, late])
@@ -354,7 +354,8 @@ def test_memory_layout_has_no_effect(case: Case) -> None:
     for optimizer in optimizers:
         train(optimizer, range(20))
     for p, q in zip(plain, strided, strict=True):
-        assert torch.equal(p, q)
+        # A step size that is found contains sums, which follow the order of the elements in memory.
+        torch.testing.assert_close(q, p, rtol=0, atol=1e-12 if case.finds_lr else 0)
         assert q.stride() == optimizers[1].state[q]["s"].stride() == optimizers[1].state[q]["x0"].stride()
 
 

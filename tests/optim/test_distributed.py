@@ -8,7 +8,10 @@ import pytest
 import torch
 from support.two_processes import alone, ddp, fsdp2, two_processes
 
+from dualavg._dadapt import DAdaptMDA
+
 KERNELS: list[dict[str, Any]] = [{}, {"foreach": True}, {"fused": True}]
+FINDS_LR = {"cls": DAdaptMDA, "d0": 0.01}
 
 
 def results(folder: Path, name: str) -> list[list[torch.Tensor]]:
@@ -16,10 +19,11 @@ def results(folder: Path, name: str) -> list[list[torch.Tensor]]:
     return [torch.load(folder / f"{name}-rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_ddp_gives_the_result_of_one_process(tmp_path: Path) -> None:
-    two_processes(ddp, tmp_path)
+@pytest.mark.parametrize("settings", [{}, FINDS_LR], ids=str)
+def test_ddp_gives_the_result_of_one_process(settings: dict[str, Any], tmp_path: Path) -> None:
+    two_processes(partial(ddp, **settings), tmp_path)
     for params in results(tmp_path, "ddp"):
-        for p, q in zip(params, alone(), strict=True):
+        for p, q in zip(params, alone(**settings), strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=1e-10)
 
 
@@ -40,6 +44,7 @@ def test_fsdp2_gives_the_result_of_one_process_with_every_kernel(
     kernels = [
         *KERNELS,
         *([{"fused": True, "anchor_dtype": torch.bfloat16}] if dtype == torch.float32 else []),
+        *([{**FINDS_LR, **kernel} for kernel in KERNELS] if dtype.itemsize >= 4 else []),
     ]
     two_processes(partial(fsdp2, dtype=dtype, kernels=kernels), tmp_path)
     for i, kernel in enumerate(kernels):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dualavg import MDA, DualAveraging
-from dualavg._reference import ReferenceDualAveraging, coupled_c
+from dualavg._dadapt import DAdaptMDA
+from dualavg._reference import ReferenceDAdaptMDA, ReferenceDualAveraging, coupled_c
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,12 @@ class Case:
             settings["lr"] = torch.tensor(settings.get("lr", 1.0), dtype=torch.float64)
         return self.cls(params, **settings)
 
-    def reference(self, x0: Tensor) -> ReferenceDualAveraging:
-        return ReferenceDualAveraging(x0, self.weighting, self.scaling)
+    @property
+    def finds_lr(self) -> bool:
+        return self.cls is DAdaptMDA
+
+    def references(self, optimizer: torch.optim.Optimizer) -> "References":
+        return FoundLrReferences(optimizer) if self.finds_lr else References(optimizer, self)
 
     def __str__(self) -> str:
         return self.name
@@ -67,6 +72,12 @@ def _unfused_cases() -> Iterator[Case]:
         "sqrt",
         "nesterov",
     )
+    # A large d0, so that d grows from the first steps on.
+    yield Case("dadapt", DAdaptMDA, {"d0": 1e-3})
+    slowly = {"d0": 1e-3, "growth_rate": 1.02}
+    yield Case("dadapt-maximize", DAdaptMDA, {**slowly, "weight_decay": 0.01, "maximize": True})
+    yield Case("dadapt-foreach", DAdaptMDA, {"d0": 1e-3, "weight_decay": 0.01, "foreach": True})
+    yield Case("dadapt-capturable", DAdaptMDA, {**slowly, "capturable": True, "tensor_lr": True})
 
 
 CASES = list(_cases())
@@ -124,19 +135,45 @@ def shape_of_lr(k: int) -> float:
     return min(1.0, (k + 1) / 20, 60 / (k + 1))
 
 
-class ReferenceGroup:
-    """The reference of one parameter, with the settings and the coupling of its group."""
+class References:
+    """The references of all parameters, by parameter, with the settings and the coupling of their groups."""
 
-    def __init__(self, case: Case, x0: Tensor) -> None:
-        self.reference = case.reference(x0)
-        self.peak = 0.0
+    def __init__(self, optimizer: torch.optim.Optimizer, case: Case) -> None:
+        self.groups = optimizer.param_groups
+        self.peaks = [0.0] * len(self.groups)
+        self.of = {p: ReferenceDualAveraging(p, case.weighting, case.scaling) for p in all_params(optimizer)}
 
-    def step(self, grad: Tensor, group: dict[str, Any]) -> None:
-        lr, c = float(group["lr"]), 1 - group["momentum"]
-        self.peak = max(self.peak, lr)
-        if group["couple_momentum"]:
-            c = coupled_c(c, lr, self.peak)
-        self.reference.step(grad, lr, c, group["weight_decay"], group["maximize"])
+    def __getitem__(self, p: Tensor) -> ReferenceDualAveraging:
+        return self.of[p]
+
+    def step(self, gradient: Callable[[Tensor], Tensor]) -> None:
+        """Take a step with the gradient of each parameter."""
+        for p, group, lr, c in self.settings():
+            self.of[p].step(gradient(p), lr, c, group["weight_decay"], group["maximize"])
+
+    def settings(self) -> Iterator[tuple[Tensor, dict[str, Any], float, float]]:
+        for i, group in enumerate(self.groups):
+            lr, c = float(group["lr"]), 1 - group["momentum"]
+            self.peaks[i] = max(self.peaks[i], lr)
+            if group["couple_momentum"]:
+                c = coupled_c(c, lr, self.peaks[i])
+            yield from ((p, group, lr, c) for p in group["params"])
+
+
+class FoundLrReferences(References):
+    """The same, with the step sizes of D-Adaptation."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.groups = optimizer.param_groups
+        self.peaks = [0.0] * len(self.groups)
+        params, settings = all_params(optimizer), self.groups[0]
+        self.dadapt = ReferenceDAdaptMDA(params, settings["d0"], settings["growth_rate"])
+        self.of = dict(zip(params, self.dadapt.mda, strict=True))
+
+    def step(self, gradient: Callable[[Tensor], Tensor]) -> None:
+        params, groups, lr, c = map(list, zip(*self.settings(), strict=True))
+        decay = [group["weight_decay"] for group in groups]
+        self.dadapt.step([gradient(p) for p in params], lr, c, decay, self.groups[0]["maximize"])
 
 
 def all_params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -144,11 +181,12 @@ def all_params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def snapshot(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Copies of all parameters and state."""
+    """Copies of all parameters, state and what groups remember."""
     tensors = [p.detach().clone() for p in all_params(optimizer)]
     for p in all_params(optimizer):
         tensors += [value.clone() for value in optimizer.state.get(p, {}).values()]
-    return tensors + [group["peak_lr"].clone() for group in optimizer.param_groups]
+    remembered = ("peak_lr", "estimate")
+    return tensors + [g[key].clone() for g in optimizer.param_groups for key in remembered if key in g]
 
 
 def assert_bitwise(left: list[Tensor], right: list[Tensor]) -> None:

@@ -11,6 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.functional import mse_loss
+from torch.optim import Optimizer
 
 from dualavg import MDA
 
@@ -28,7 +29,7 @@ def batch(k: int) -> tuple[Tensor, Tensor]:
     return inputs, inputs[:, :2].sin()
 
 
-def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, part: slice) -> None:
+def fit(model: torch.nn.Module, optimizer: Optimizer, steps: range, part: slice) -> None:
     for k in steps:
         inputs, targets = (t[part].to(next(model.parameters()).dtype) for t in batch(k))
         optimizer.zero_grad()
@@ -38,9 +39,9 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, 
         optimizer.step()
 
 
-def alone(dtype: torch.dtype = torch.float64, **kernel: Any) -> list[Tensor]:
+def alone(dtype: torch.dtype = torch.float64, cls: type[Optimizer] = MDA, **kernel: Any) -> list[Tensor]:
     model = network(dtype)
-    fit(model, MDA(model.parameters(), weight_decay=1e-3, **kernel), range(STEPS), slice(None))
+    fit(model, cls(model.parameters(), weight_decay=1e-3, **kernel), range(STEPS), slice(None))
     return [p.detach() for p in model.parameters()]
 
 
@@ -61,15 +62,18 @@ def two_processes(task: Callable[[slice, Path], Any], folder: Path) -> None:
     torch.multiprocessing.spawn(_worker, (task, folder), nprocs=2)
 
 
-def ddp(part: slice, folder: Path) -> None:
+def ddp(part: slice, folder: Path, cls: type[Optimizer] = MDA, **settings: Any) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     model = network()
-    fit(DistributedDataParallel(model), MDA(model.parameters(), weight_decay=1e-3), range(STEPS), part)
+    optimizer = cls(model.parameters(), weight_decay=1e-3, **settings)
+    fit(DistributedDataParallel(model), optimizer, range(STEPS), part)
     torch.save([p.detach() for p in model.parameters()], folder / f"ddp-rank{dist.get_rank()}.pt")
 
 
-def _sharded(dtype: torch.dtype, **kernel: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _sharded(
+    dtype: torch.dtype, cls: type[Optimizer] = MDA, **kernel: Any
+) -> tuple[torch.nn.Module, Optimizer]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -77,7 +81,7 @@ def _sharded(dtype: torch.dtype, **kernel: Any) -> tuple[torch.nn.Module, torch.
     mesh = init_device_mesh("cpu", (2,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
-    return model, MDA(model.parameters(), weight_decay=1e-3, **kernel)
+    return model, cls(model.parameters(), weight_decay=1e-3, **kernel)
 
 
 def fsdp2(part: slice, folder: Path, dtype: torch.dtype, kernels: list[dict[str, Any]]) -> None:

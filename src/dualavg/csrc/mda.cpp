@@ -4,7 +4,8 @@
 //     x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k
 //
 // Operation by operation as in the for-loop of _update.py, and bfloat16 rounded as in _rounding.py: the results
-// are equal bit for bit. LibTorch's stable ABI provides the tensors and the threads.
+// are equal bit for bit. On request it also computes the inner products of _update.py.
+// LibTorch's stable ABI provides the tensors and the threads.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -61,50 +63,63 @@ inline float dithered(float y, float s, uint32_t k, float scale) {
 
 // ---- The update of one tensor -------------------------------------------------------------------------------
 
+struct Products { double hd = 0, hh = 0, ss = 0; };  // <h_k, x_0 - x_k>, ||h_k||^2 and ||s_k||^2
+
 struct Row {  // one parameter's tensors and numbers
     void* x; const void* g; const void* x0; void* s; float* step;
     int64_t size;
-    void (*kernel)(const Row&, int64_t begin, int64_t end);
-    bool has_decay;
-    double decay, lambda, c, pull, k;  // decay = lambda_k weight_decay, pull = -c / beta_k, k = k + 1
+    Products (*kernel)(const Row&, int64_t begin, int64_t end);
+    bool has_decay, measured;
+    double weight_decay, decay, lambda, c, pull, k;  // decay = lambda_k weight_decay, pull = -c / beta_k, k = k + 1
 };
 
-template <bool DECAY, bool NEAR, bool DITHER, typename X, typename A, typename S>
-void elements(X* __restrict__ x, const X* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s, int64_t n,
-              const Row& row) {
+template <bool DECAY, bool NEAR, bool DITHER, bool MEASURED, typename X, typename A, typename S>
+Products elements(X* __restrict__ x, const X* __restrict__ g, const A* __restrict__ x0, S* __restrict__ s, int64_t n,
+                  const Row& row) {
     const S decay = row.decay, lambda = row.lambda, c = row.c, keep = S(1) - c, pull = row.pull;
+    const S weight_decay = row.weight_decay;
     const float scale = (1 - row.c * row.c) * 0x1p-23;
     const uint32_t k = hash(row.k);
-#pragma GCC ivdep
+    double hd = 0, hh = 0, ss = 0;
+#pragma omp simd reduction(+ : hd, hh, ss)
     for (int64_t i = 0; i < n; ++i) {
         // s_k = s_{k-1} + lambda_k (g_k + weight_decay x_k)
-        const S xi = load(x[i]), anchor = load(x0[i]), difference = anchor - xi;
+        const S xi = load(x[i]), gi = load(g[i]), anchor = load(x0[i]), difference = anchor - xi;
         S si = s[i];
         if (DECAY) si = std::fma(decay, xi, si);
-        si = std::fma(lambda, S(load(g[i])), si);
+        si = std::fma(lambda, gi, si);
         s[i] = si;
+        if (MEASURED) {
+            const S h = DECAY ? std::fma(weight_decay, xi, gi) : gi;  // h_k = g_k + weight_decay x_k
+            hd += double(h * difference), hh += double(h * h), ss += double(si * si);
+        }
         // x_{k+1} = lerp(x_k, x_0, c) - (c / beta_k) s_k; torch's lerp is exact at both ends
         S y = NEAR ? std::fma(c, difference, xi) : std::fma(-keep, difference, anchor);
         y = std::fma(pull, si, y);
         if constexpr (DITHER) y = dithered(y, si, k, scale);
         store(x[i], y);
     }
+    return {hd, hh, ss};
 }
 
 // Large tensors at two places in turns: the processor's prefetcher follows twice as many streams.
 template <bool DECAY, bool NEAR, bool DITHER, typename X, typename A, typename S>
-void update(X* x, const X* g, const A* x0, S* s, int64_t n, const Row& row) {
+Products update(X* x, const X* g, const A* x0, S* s, int64_t n, const Row& row) {
     constexpr int64_t STRETCH = 512;
     const int64_t half = n < 1 << 14 ? 0 : n / 2 / STRETCH * STRETCH;
+    const auto run = row.measured ? elements<DECAY, NEAR, DITHER, true, X, A, S> : elements<DECAY, NEAR, DITHER, false, X, A, S>;
+    Products sum;
     auto part = [&](int64_t i, int64_t count) {
-        elements<DECAY, NEAR, DITHER>(x + i, g + i, x0 + i, s + i, count, row);
+        const Products found = run(x + i, g + i, x0 + i, s + i, count, row);
+        sum.hd += found.hd, sum.hh += found.hh, sum.ss += found.ss;
     };
     for (int64_t i = 0; i < half; i += STRETCH) part(i, STRETCH), part(half + i, STRETCH);
     part(2 * half, n - 2 * half);
+    return sum;
 }
 
 template <typename X, typename A, typename S>
-void kernel(const Row& row, int64_t begin, int64_t end) {
+Products kernel(const Row& row, int64_t begin, int64_t end) {
     X* x = static_cast<X*>(row.x) + begin;
     const X* g = static_cast<const X*>(row.g) + begin;
     const A* x0 = static_cast<const A*>(row.x0) + begin;
@@ -112,12 +127,12 @@ void kernel(const Row& row, int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const bool near = std::fabs(S(row.c)) < S(0.5);
     constexpr bool HALF = std::is_same_v<X, bf16>;  // dithered where c < 1: at c = 1 there is no average to follow
-    if (near && row.has_decay) update<true, true, HALF>(x, g, x0, s, n, row);
-    else if (near) update<false, true, HALF>(x, g, x0, s, n, row);
-    else if (row.c < 1 && row.has_decay) update<true, false, HALF>(x, g, x0, s, n, row);
-    else if (row.c < 1) update<false, false, HALF>(x, g, x0, s, n, row);
-    else if (row.has_decay) update<true, false, false>(x, g, x0, s, n, row);
-    else update<false, false, false>(x, g, x0, s, n, row);
+    if (near && row.has_decay) return update<true, true, HALF>(x, g, x0, s, n, row);
+    if (near) return update<false, true, HALF>(x, g, x0, s, n, row);
+    if (row.c < 1 && row.has_decay) return update<true, false, HALF>(x, g, x0, s, n, row);
+    if (row.c < 1) return update<false, false, HALF>(x, g, x0, s, n, row);
+    if (row.has_decay) return update<true, false, false>(x, g, x0, s, n, row);
+    return update<false, false, false>(x, g, x0, s, n, row);
 }
 
 // ---- Which tensors fit --------------------------------------------------------------------------------------
@@ -224,36 +239,63 @@ std::vector<int64_t> misfits(Tensors x, Tensors g, Tensors x0, Tensors s, Tensor
 }
 
 constexpr int64_t GRAIN = 1 << 15;  // elements below which one thread is faster than two
+constexpr int64_t PIECE = 1 << 15;  // most elements that one thread updates without a break
 
+struct Piece { const Row* row; int64_t begin, end; Products products; };
+
+// `products` gets a row per tensor: <h_k, x_0 - x_k>, ||h_k||^2 and ||s_k||^2.
 void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vector<double> lambdas,
-          std::vector<double> betas, std::vector<double> ks, double c, double weight_decay, bool maximize) {
+          std::vector<double> betas, std::vector<double> ks, double c, double weight_decay, bool maximize,
+          std::optional<Tensor> products) {
     std::vector<Row> rows;
     STD_TORCH_CHECK(check(x, g, x0, s, steps, rows).empty(), "dualavg::step_ does not support these tensors");
     STD_TORCH_CHECK(lambdas.size() == rows.size() && betas.size() == rows.size() && ks.size() == rows.size(),
                     "dualavg::step_ needs one lambda, beta and k per tensor");
+    double* out = nullptr;
+    if (products) {
+        const View view(*products);
+        STD_TORCH_CHECK(view.readable && view.dtype == F64 && view.dim == 2 && view.is_dense() && view.strides[1] == 1 &&
+                            view.sizes[0] == int64_t(rows.size()) && view.sizes[1] == 3,
+                        "dualavg::step_ needs float64 products of shape (tensors, 3)");
+        out = static_cast<double*>(view.data);
+    }
+    std::vector<Piece> pieces;  // their sums do not depend on the number of threads
     int64_t total = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
         Row& row = rows[i];
-        row.has_decay = weight_decay != 0;
+        row.has_decay = weight_decay != 0, row.measured = out != nullptr;
+        row.weight_decay = maximize ? -weight_decay : weight_decay;
         row.decay = lambdas[i] * weight_decay, row.lambda = maximize ? -lambdas[i] : lambdas[i];
         row.c = c, row.pull = -(c / betas[i]), row.k = ks[i];
         *row.step += 1;
         total += row.size;
+        for (int64_t begin = 0; begin < row.size; begin += PIECE)
+            pieces.push_back({&row, begin, std::min(begin + PIECE, row.size), {}});
     }
-    // Update the elements from begin to end, counted over all tensors.
-    auto work = [&rows](int64_t begin, int64_t end) {
-        for (const Row& row : rows) {
-            if (end <= 0) break;
-            if (begin < row.size) row.kernel(row, std::max<int64_t>(begin, 0), std::min(end, row.size));
-            begin -= row.size, end -= row.size;
+    // Update pieces, from the one that contains element `begin`, counted over all tensors, to that of `end`.
+    auto work = [&pieces](int64_t begin, int64_t end) {
+        int64_t position = 0;
+        for (Piece& piece : pieces) {
+            if (position >= end) break;
+            if (position >= begin) piece.products = piece.row->kernel(*piece.row, piece.begin, piece.end);
+            position += piece.end - piece.begin;
         }
     };
     const int64_t threads = total > GRAIN ? torch::stable::get_num_threads() : 1;
-    if (threads == 1) return work(0, total);
-    const int64_t share = (total / threads / 64 + 1) * 64;  // elements per thread, in whole cache lines
-    torch::stable::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
-        work(first * share, std::min(last * share, total));
-    });
+    if (threads == 1) work(0, total);
+    else {
+        const int64_t share = total / threads + 1;
+        torch::stable::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
+            work(first * share, std::min(last * share, total));
+        });
+    }
+    if (!out) return;
+    std::fill(out, out + 3 * rows.size(), 0.0);
+    for (const Piece& piece : pieces) {
+        double* sums = out + 3 * (piece.row - rows.data());
+        const Products& found = piece.products;
+        sums[0] += maximize ? -found.hd : found.hd, sums[1] += found.hh, sums[2] += found.ss;
+    }
 }
 
 }  // namespace
@@ -261,7 +303,7 @@ void step(Tensors x, Tensors g, Tensors x0, Tensors s, Tensors steps, std::vecto
 STABLE_TORCH_LIBRARY(dualavg, m) {
     m.def("misfits(Tensor[] x, Tensor[] g, Tensor[] x0, Tensor[] s, Tensor[] steps) -> int[]");
     m.def("step_(Tensor(a!)[] x, Tensor[] g, Tensor[] x0, Tensor(b!)[] s, Tensor(c!)[] steps, float[] lambdas, "
-          "float[] betas, float[] ks, float c, float weight_decay, bool maximize) -> ()");
+          "float[] betas, float[] ks, float c, float weight_decay, bool maximize, Tensor(d!)? products=None) -> ()");
 }
 
 // For every kind of tensor, so that the answer is about the tensors given, not about what they wrap.
