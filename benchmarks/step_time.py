@@ -35,6 +35,8 @@ TARGETS = {
     ("MDA fused", "AdamW fused"): (0.95, 0.7),
     ("MDA fused, bf16 anchor", "SGD+M fused"): (1.2, 1.2),
     ("MDA", "SGD+M"): (1.3, 1.3),
+    ("DAdaptMDA fused", "MDA fused"): (1.1, 1.1),
+    ("DAdaptMDA", "MDA"): (1.6, 1.6),
 }
 EXTRA_MEMORY = 0.01  # of the parameters' bytes
 BYTES = 24  # per parameter: what MDA must read and write
@@ -77,6 +79,7 @@ def contenders() -> dict[str, Callable]:
     import torch
 
     from dualavg import MDA
+    from dualavg._dadapt import DAdaptMDA
 
     sgd, adamw = torch.optim.SGD, torch.optim.AdamW
     # The optimizers share the parameters: step sizes and gradients are so small that these hardly change.
@@ -91,6 +94,9 @@ def contenders() -> dict[str, Callable]:
         "MDA fused, bf16 anchor": lambda ps: MDA(ps, lr=1e-3, fused=True, anchor_dtype=torch.bfloat16),
         "MDA": lambda ps: MDA(ps, lr=1e-3),
         "MDA foreach": lambda ps: MDA(ps, lr=1e-3, foreach=True),
+        "DAdaptMDA fused": lambda ps: DAdaptMDA(ps, lr=1e-9, fused=True),
+        "DAdaptMDA": lambda ps: DAdaptMDA(ps, lr=1e-9),
+        "DAdaptMDA foreach": lambda ps: DAdaptMDA(ps, lr=1e-9, foreach=True),
         "MDA compiled": lambda ps: MDA(ps, lr=torch.tensor(1e-3)),
         "madgrad": lambda ps: madgrad.MADGRAD(ps, lr=1e-9),
         "pytorch_optimizer MADGRAD": lambda ps: pytorch_optimizer.MADGRAD(ps, lr=1e-9),

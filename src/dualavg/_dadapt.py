@@ -209,18 +209,22 @@ class DAdaptMDA(AnchoredOptimizer):
         tensors = keeps_tensors(self.param_groups[0])
         lrs = [group["lr"] if tensors else float(group["lr"]) for group, _, _ in updated]
         top = functools.reduce(larger, lrs)
-        sums: dict[Any, list[Any]] = {(): [0.0, 0.0, 0.0]}
+        rows: list[tuple[Any, ...]] = []  # a, its inverse, the parameter and lambda_k
+        products: list[list[Scalar]] = []
         for lr, (_, columns, idle_sums) in zip(lrs, updated, strict=True):
-            params, *_, lambdas, _, _, products = columns
+            params, *_, lambdas, _, _, found = columns
             a = lr / where(top > 0, top, 1.0)
-            weight = where(lr > 0, 1 / where(lr > 0, a, 1.0), 1.0)  # lr = 0 keeps s, and its share in ||s||
-            idle = [(s, 0.0, [0.0, 0.0, squared_norm(s)]) for s in idle_sums]
-            for p, lam, found in [*zip(params, lambdas, products, strict=True), *idle]:
-                hd, hh, ss = found if tensors else _floats(found)
-                total = sums.setdefault(_shards(p), [0.0, 0.0, 0.0])
-                total[0] += weight * lam * hd
-                total[1] += a * hh
-                total[2] += weight * ss
+            inverse = where(lr > 0, 1 / where(lr > 0, a, 1.0), 1.0)  # lr = 0 keeps s, and its share in ||s||
+            rows += [(a, inverse, p, lam) for p, lam in zip(params, lambdas, strict=True)]
+            rows += [(a, inverse, s, 0.0) for s in idle_sums]
+            products += [*found, *([0.0, 0.0, squared_norm(s)] for s in idle_sums)]
+        sums: dict[Any, list[Any]] = {}
+        numbers: list[Any] = products if tensors else _floats(products)
+        for (a, inverse, p, lam), (hd, hh, ss) in zip(rows, numbers, strict=True):
+            total = sums.setdefault(_shards(p), [0.0, 0.0, 0.0])
+            total[0] += inverse * lam * hd
+            total[1] += a * hh
+            total[2] += inverse * ss
         totals = [_summed(total, shards) for shards, total in sums.items()]
         return [sum(column) for column in zip(*totals, strict=True)]
 
@@ -231,10 +235,11 @@ class DAdaptMDA(AnchoredOptimizer):
         super().reset_anchor()
 
 
-def _floats(products: list[Scalar]) -> list[float]:
+def _floats(products: list[list[Scalar]]) -> list[list[float]]:
     """Return inner products as floats, waiting for a device once."""
-    tensors = [product for product in products if isinstance(product, Tensor)]
-    return torch.stack(tensors).tolist() if len(tensors) == len(products) else [float(p) for p in products]
+    tensors = [v for row in products for v in row if isinstance(v, Tensor)]
+    values = iter(torch.stack([v.to(tensors[0].device) for v in tensors]).tolist() if tensors else ())
+    return [[next(values) if isinstance(v, Tensor) else v for v in row] for row in products]
 
 
 def _shards(p: Any) -> tuple[Any, ...]:

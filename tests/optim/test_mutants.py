@@ -161,6 +161,52 @@ MUTANTS = {
         "row.pull = -(c / betas[i])",
         "row.pull = -(c / betas[0])",
     ),
+    # a step size that is found
+    "found lr: the bound has the wrong sign": (
+        "_update.py",
+        "_sum(h * (x0_.to(s.dtype) - wide_x))",
+        "_sum(h * (wide_x - x0_.to(s.dtype)))",
+    ),
+    "found lr: d may fall": (
+        "_dadapt.py",
+        "d = larger(d, where(found > most, most, found))",
+        "d = where(found > most, most, found)",
+    ),
+    "found lr: the first gradient counts twice": (
+        "_dadapt.py",
+        "where(g_count > 0, g_squares, 0.0) + h_squares",
+        "g_squares + h_squares",
+    ),
+    "found lr: groups of smaller steps count as much in s": (
+        "_dadapt.py",
+        "total[2] += inverse * ss",
+        "total[2] += ss",
+    ),
+    "found lr: the penalty is not in r": (
+        "_update.py",
+        "h = h.add(wide_x, alpha=sign * weight_decay)",
+        "pass",
+    ),
+    "found lr: a copy shares the estimate": (
+        "_dadapt.py",
+        "        super().__setstate__(state)\n        self._share_estimate()\n",
+        "        super().__setstate__(state)\n",
+    ),
+    "found lr: the estimate survives a reset": (
+        "_dadapt.py",
+        'self.param_groups[0]["estimate"].zero_()',
+        "pass",
+    ),
+    "fused: the penalty is not in r": (
+        "csrc/mda.cpp",
+        "const S h = DECAY ? std::fma(weight_decay, xi, gi) : gi;",
+        "const S h = gi;",
+    ),
+    "fused: r forgets maximize": (
+        "csrc/mda.cpp",
+        "sums[0] += maximize ? -found.hd : found.hd",
+        "sums[0] += found.hd",
+    ),
 }  # fmt: skip
 
 
