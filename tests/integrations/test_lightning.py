@@ -24,12 +24,9 @@ from dualavg.schedules import WarmupLinearDecay
 
 STEPS = 2 * EXAMPLES // BATCH  # two epochs
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # at lightning's import
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec"),  # at lightning's import
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
 ]
 
 
