@@ -108,6 +108,10 @@ def test_stable_decay_can_end_above_zero():
     assert factors(schedule, 6) == [1, 1, 1, 0.75, 0.5, 0.5]
 
 
+def test_stable_decay_needs_no_decay():
+    assert factors(WarmupStableDecay(two_groups(), 2, 0, 4), 6) == [0.5, 1, 1, 1, 0, 0]
+
+
 def test_stable_decay_that_decays_from_the_warm_up_on_is_linear_decay():
     trapezoid, triangle = WarmupStableDecay(two_groups(), 4, 8, 12), WarmupLinearDecay(two_groups(), 4, 12)
     assert factors(trapezoid, 14) == factors(triangle, 14)
