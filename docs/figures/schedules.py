@@ -1,4 +1,4 @@
-"""Draw the learning-rate schedules at the paper's settings: python docs/figures/schedules.py.
+"""Draw the learning-rate schedules, those of the paper at its settings: python docs/figures/schedules.py.
 
 Every curve comes from a real optimizer and scheduler, step by step. The panel below the lr is MDA's averaging
 weight, c_k = min(1, c peak_lr / lr_k) with c = 0.1.
@@ -18,8 +18,10 @@ from dualavg.schedules import (
     ExponentialTail,
     FlatThenDrop,
     StageWise,
+    WarmupCosine,
     WarmupInverseSqrt,
     WarmupLinearDecay,
+    WarmupStableDecay,
 )
 
 IMAGES = Path(__file__).parent.parent / "img"
@@ -135,6 +137,20 @@ def main() -> None:
             lambda opt: WarmupLinearDecay(opt, 10_000, 20_000),
             20_000,
             marks={9_999: "end of warm-up", 20_000: "zero when 20,000 steps are done"},
+        )
+        draw(
+            "warmup_cosine",
+            "WarmupCosine(1000, 20_000)",
+            lambda opt: WarmupCosine(opt, 1000, 20_000),
+            20_000,
+            marks={999: "end of warm-up", 10_500: "half"},
+        )
+        draw(
+            "warmup_stable_decay",
+            "WarmupStableDecay(1000, 4000, 20_000)",
+            lambda opt: WarmupStableDecay(opt, 1000, 4000, 20_000),
+            20_000,
+            marks={999: "end of warm-up", 16_000: "decay", 20_000: "zero when 20,000 steps are done"},
         )
         draw(
             "warmup_inverse_sqrt",

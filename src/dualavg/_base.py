@@ -15,7 +15,9 @@ from dualavg._validation import (
     COUNTERS,
     SUM_DTYPES,
     Group,
+    as_dtype,
     first_step_problem,
+    plain_setting,
     state_mismatch,
     validate_saved,
     validate_settings,
@@ -54,6 +56,8 @@ class AnchoredOptimizer(Optimizer, ABC):
             peak = group.get("peak_lr", 0.0)
             if not isinstance(peak, Tensor):
                 group["peak_lr"] = new_peak(group["lr"]).fill_(peak)
+            if "anchor_dtype" in group:
+                group["anchor_dtype"] = as_dtype(group["anchor_dtype"])
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group. Its parameters start their own k = 0 and x0 at their first step."""
@@ -203,6 +207,24 @@ class AnchoredOptimizer(Optimizer, ABC):
                 )
                 # In place if possible: a captured CUDA graph keeps using the same memory.
                 self.state[p] = {k: v.copy_(fresh[k]) for k, v in state.items()} if same else fresh
+
+    def state_dict(self) -> StateDict:
+        """Return the state of each parameter, which is tensors, and the settings of each group.
+
+        The settings can be written as JSON, except for a tensor `lr`: `peak_lr` is a float, `anchor_dtype` a
+        string, and a number of numpy's, which a scheduler may have set, is one of Python's.
+        """
+
+        # Before the user's hooks, which may change or replace the state dict.
+        def convert(_: Optimizer, final: StateDict) -> None:
+            for group in final["param_groups"]:
+                group.update({key: plain_setting(key, value) for key, value in group.items()})
+
+        hook = self.register_state_dict_post_hook(convert, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict, each tensor in the dtype it was saved in.

@@ -1,7 +1,9 @@
 """Modernized Dual Averaging (Algorithm 2 of Jelassi and Defazio)."""
 
+import sys
+import warnings
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from dualavg._base import AnchoredOptimizer
 from dualavg._scalars import Scalar, Weights, square_roots
 from dualavg._validation import Group, validate_settings
 from dualavg.theory import mda_lr
+
+_SMALL_LR = 1e-3  # the largest lr that MDA warns about: Adam's default
 
 
 class MDA(AnchoredOptimizer):
@@ -32,7 +36,8 @@ class MDA(AnchoredOptimizer):
     Args:
         params: parameters, named parameters, or dicts that define groups.
         lr: step size $\eta$, a float or a one-element tensor. Start at `lr_sgd / (1 - momentum)`: 1.0 for
-            SGD's usual 0.1 with momentum 0.9; up to 15 in language tasks. Adam's 1e-3 is far too small.
+            SGD's usual 0.1 with momentum 0.9; up to 15 in language tasks. Adam's 1e-3 is far too small, and
+            MDA warns if it is created with 1e-3 or less. It does not warn about 0, or what a schedule sets.
         momentum: as in SGD: 0.9 keeps nine tenths of the old iterate, so $c = 0.1$.
         weight_decay: L2 penalty. A lower value than for SGD or Adam is often best; try zero too.
         couple_momentum: raise $c$ in proportion as the step size is lowered,
@@ -42,8 +47,9 @@ class MDA(AnchoredOptimizer):
         foreach: multi-tensor kernel. None uses it where `torch.optim` would.
         fused: one pass over memory on CPUs, by a C++ operator that is compiled at the first step and cached.
             On other devices or without a compiler: a warning, and the multi-tensor kernel.
-        anchor_dtype: `torch.bfloat16` keeps `x0` in two bytes. To make that exact, float32 parameters are
-            rounded to bfloat16 before their first step, which changes the starting point.
+        anchor_dtype: `torch.bfloat16`, or the string "bfloat16", keeps `x0` in two bytes. To make that exact,
+            float32 parameters are rounded to bfloat16 before their first step, which changes the starting
+            point.
         capturable: keep the step count on the parameter's device, for CUDA graphs.
         differentiable: let autograd record the step; `x0` is part of the graph then.
 
@@ -85,7 +91,7 @@ class MDA(AnchoredOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
-        anchor_dtype: torch.dtype | None = None,
+        anchor_dtype: torch.dtype | Literal["bfloat16"] | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -102,6 +108,7 @@ class MDA(AnchoredOptimizer):
                 "anchor_dtype": anchor_dtype,
             },
         )
+        _warn_if_small(self)
 
     @classmethod
     def from_sgd(
@@ -143,3 +150,27 @@ class MDA(AnchoredOptimizer):
         # beta_k = sqrt(k+1), lambda_k = eta_k sqrt(k+1)
         roots = square_roots(ks)
         return [lr * root for root in roots], roots
+
+
+def _warn_if_small(optimizer: MDA) -> None:
+    """Warn, once for all groups, about an lr of Adam's size: a network would stay where it is, silently.
+
+    0 is nobody's habit from Adam, but stands for "set later" or "not trained", so it does not warn.
+    """
+    settings = [group["lr"] for group in optimizer.param_groups]
+    lrs = [lr.item() if isinstance(lr, Tensor) else lr for lr in settings]
+    small = [lr for lr in lrs if 0 < lr <= _SMALL_LR]
+    if not small:
+        return
+    # The line that creates the optimizer: outside of dualavg, and of a subclass's __init__.
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back and (
+        frame.f_globals.get("__name__", "").partition(".")[0] == "dualavg"
+        or (frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is optimizer)
+    ):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(
+        f"lr={small[0]:g} hardly moves a network with MDA: usual is 0.1 to 15. "
+        "MDA.from_sgd(params, lr=..., momentum=...) converts the lr of SGD.",
+        stacklevel=depth,
+    )

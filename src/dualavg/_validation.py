@@ -35,11 +35,28 @@ def validate_settings(group: Group, *, read_tensors: bool = True) -> None:
             raise ValueError(f"{kernel}=True is not differentiable: leave {kernel}=None.")
     if group["foreach"] and group["fused"]:
         raise ValueError("foreach=True and fused=True exclude each other: set one of them.")
-    anchor_dtype = group.get("anchor_dtype")
+    anchor_dtype = as_dtype(group.get("anchor_dtype"))
     if anchor_dtype not in (None, torch.bfloat16):
         raise ValueError(f"anchor_dtype must be None or torch.bfloat16, got {anchor_dtype!r}.")
-    if anchor_dtype is not None and group["differentiable"]:
-        raise ValueError("anchor_dtype rounds parameters, which is not differentiable: leave it None.")
+    if anchor_dtype is not None:
+        if group["differentiable"]:
+            raise ValueError("anchor_dtype rounds parameters, which is not differentiable: leave it None.")
+        group["anchor_dtype"] = anchor_dtype
+
+
+def as_dtype(setting: Any) -> Any:
+    """Return the dtype that "bfloat16" stands for, in checkpoints and configuration files; others as is."""
+    return torch.bfloat16 if setting == "bfloat16" else setting
+
+
+def plain_setting(key: str, value: Any) -> Any:
+    """Return a setting of a group as a checkpoint holds it: a value of Python's, or a tensor lr."""
+    if isinstance(value, Tensor):
+        return value.detach().item() if key == "peak_lr" else value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    is_numpy_scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
+    return value.item() if is_numpy_scalar else value
 
 
 def _validated_number(key: str, setting: Any, limit: float, *, read_tensors: bool) -> float | Tensor:

@@ -1,4 +1,4 @@
-"""The paper's learning-rate schedules, as torch LR schedulers.
+"""The paper's learning-rate schedules and two that are usual today, as torch LR schedulers.
 
 Each sets a group's lr to its base lr times `factor(k)`, where k = 0, 1, .. counts calls of the scheduler's
 `step()`: one per optimizer step or one per epoch, as you like. How momentum follows the lr (the paper raises
@@ -9,118 +9,26 @@ Learning Optimization", 2020, arXiv:2010.10502.
 """
 
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral, Real
-from typing import Any, cast
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, _warn_get_lr_called_within_step
 
-__all__ = ["ExponentialTail", "FlatThenDrop", "StageWise", "WarmupInverseSqrt", "WarmupLinearDecay"]
+from dualavg._schedule import Schedule, number, require, whole
 
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise ValueError(sentence)
-
-
-def _whole(name: str, value: object) -> int:
-    _require(isinstance(value, Integral), f"{name} must be a whole number, got {value!r}.")
-    return int(cast(int, value))
-
-
-def _number(name: str, value: object) -> float:
-    _require(isinstance(value, Real), f"{name} must be a number, got {value!r}.")
-    return float(cast(float, value))
+__all__ = [
+    "ExponentialTail",
+    "FlatThenDrop",
+    "StageWise",
+    "WarmupCosine",
+    "WarmupInverseSqrt",
+    "WarmupLinearDecay",
+    "WarmupStableDecay",
+]
 
 
-def _copy(lr: float | Tensor) -> float | Tensor:
-    return lr.clone() if isinstance(lr, Tensor) else lr
-
-
-class _Schedule(LRScheduler, ABC):
-    """The torch plumbing; a subclass holds its settings and `factor`."""
-
-    def __init__(self, optimizer: Optimizer, groups: Sequence[int] | None, last_epoch: int) -> None:
-        if groups is not None:
-            last = len(optimizer.param_groups) - 1
-            listed = isinstance(groups, Sequence) and not isinstance(groups, str)
-            _require(listed, f"groups must be a list of indices of param groups, got {groups!r}.")
-            groups = [_whole("An index in groups", i) for i in groups]
-            known = all(0 <= i <= last for i in groups)
-            _require(known, f"groups must be among the optimizer's 0 to {last}, got {groups}.")
-        self.groups = groups
-        super().__init__(optimizer, last_epoch)
-
-    @abstractmethod
-    def factor(self, step: int) -> float:
-        """Return what the base lrs are multiplied by at `step`."""
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Return the groups' next lrs; what other schedulers did to them stays in."""
-        _warn_get_lr_called_within_step(self)
-        joined = len(self.base_lrs)
-        self._join()
-        return [
-            self._next(group["lr"], self.base_lrs[i], joins=i >= joined)
-            if self._moves(i)
-            else _copy(group["lr"])
-            for i, group in enumerate(self.optimizer.param_groups)
-        ]
-
-    def _get_closed_form_lr(self) -> list[float | Tensor]:
-        self._join()
-        now = self.factor(self.last_epoch)
-        return [
-            self.base_lrs[i] * now if self._moves(i) else _copy(group["lr"])
-            for i, group in enumerate(self.optimizer.param_groups)
-        ]
-
-    def _moves(self, i: int) -> bool:
-        return self.groups is None or i in self.groups
-
-    def _join(self) -> None:
-        """Give a base lr to the groups that were added since the last step, if we move them."""
-        if self.groups is None:
-            for group in self.optimizer.param_groups[len(self.base_lrs) :]:
-                base_lr = group.setdefault("initial_lr", _copy(group["lr"]))
-                # A new list: a state_dict that somebody holds shares the old one.
-                self.base_lrs = [*self.base_lrs, _copy(base_lr)]
-
-    def _next(self, lr: float | Tensor, base_lr: float | Tensor, *, joins: bool) -> float | Tensor:
-        k = self.last_epoch
-        now = self.factor(k)
-        before = 1.0 if joins or k == 0 else self.factor(k - 1)
-        if before == 0:
-            return base_lr * now
-        # lr_k = lr_{k-1} factor(k) / factor(k-1), whoever else has a factor in lr_{k-1} ...
-        ours, ratio = [before], now / before
-        if self._step_count == 1 and k > 0:
-            # Made with last_epoch >= 0: a fresh lr, or a checkpoint's that is already at step k.
-            ours, ratio = [1.0, before], 1.0
-        result = lr * ratio
-        # ... and where nobody has, base_lr factor(k): no rounding adds up over the steps.
-        for factor in ours:
-            alone = lr == base_lr * factor
-            if isinstance(alone, Tensor):  # where, not if: nobody waits for the GPU
-                result = torch.where(alone, base_lr * now, result)
-            elif alone:
-                result = base_lr * now
-        return result
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copied optimizer loses torch's wrapper around its step(), and torch would warn that the
-        # user has overridden it; it looks only where _step_count is 1.
-        self.__dict__.update(state)
-        self._step_count = max(self._step_count, 2)
-
-
-class StageWise(_Schedule):
+class StageWise(Schedule):
     r"""Stages, each `gamma` times the one before, joined by straight lines instead of cliffs.
 
     With $n$ milestones at or before step $k$, the last of them $m$, and $r$ the `ramp`:
@@ -161,14 +69,14 @@ class StageWise(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        m = [_whole("A milestone", k) for k in milestones]
-        gamma, ramp = _number("gamma", gamma), _whole("ramp", ramp)
+        m = [whole("A milestone", k) for k in milestones]
+        gamma, ramp = number("gamma", gamma), whole("ramp", ramp)
         gap = max(1, ramp)
         apart = all(b - a >= gap for a, b in pairwise(m))
-        _require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
-        _require(ramp >= 0, f"ramp must not be negative, got {ramp}.")
-        _require(all(k >= 0 for k in m), f"milestones must not be negative, got {m}.")
-        _require(apart, f"milestones must increase by at least {gap} (ramp={ramp}), got {m}.")
+        require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
+        require(ramp >= 0, f"ramp must not be negative, got {ramp}.")
+        require(all(k >= 0 for k in m), f"milestones must not be negative, got {m}.")
+        require(apart, f"milestones must increase by at least {gap} (ramp={ramp}), got {m}.")
         self.milestones, self.gamma, self.ramp = m, gamma, ramp
         super().__init__(optimizer, groups, last_epoch)
 
@@ -181,7 +89,7 @@ class StageWise(_Schedule):
         return self.gamma ** (n - 1) * (1 - (1 - self.gamma) * since / self.ramp)
 
 
-class WarmupLinearDecay(_Schedule):
+class WarmupLinearDecay(Schedule):
     r"""Linear warm-up, then a straight line to zero.
 
     With $w$ warm-up steps of $T$ in total:
@@ -219,9 +127,9 @@ class WarmupLinearDecay(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        w, total = _whole("warmup_steps", warmup_steps), _whole("total_steps", total_steps)
-        _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
-        _require(total >= max(1, w), f"total_steps must be at least {max(1, w)}, got {total}.")
+        w, total = whole("warmup_steps", warmup_steps), whole("total_steps", total_steps)
+        require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        require(total >= max(1, w), f"total_steps must be at least {max(1, w)}, got {total}.")
         self.warmup_steps, self.total_steps = w, total
         super().__init__(optimizer, groups, last_epoch)
 
@@ -234,7 +142,128 @@ class WarmupLinearDecay(_Schedule):
         return (self.total_steps - step) / (self.total_steps - self.warmup_steps)
 
 
-class WarmupInverseSqrt(_Schedule):
+class WarmupCosine(Schedule):
+    r"""Linear warm-up, then half a period of a cosine.
+
+    With $w$ warm-up steps of $T$ in total and $e$ the `end_factor`:
+
+    $$\text{factor}(k) = \begin{cases} (k+1) / w & k < w \\
+      e + (1-e) \left(1 + \cos(\pi (k-w) / (T-w))\right) / 2 & w \le k < T \\ e & k \ge T \end{cases}$$
+
+    The first step already moves, and the end is reached when $T$ steps are done. Stop there: see
+    `WarmupLinearDecay`.
+
+    Args:
+        optimizer: whose lr is moved.
+        warmup_steps: steps of the warm-up, the last of which has the full lr; 0 for none.
+        total_steps: steps of the run, warm-up included.
+        end_factor: what the lr is multiplied by at the end.
+        groups: indices of the param groups to move; `None` is all, also those added later.
+        last_epoch: as torch has it: the last step that was made, -1 for none.
+
+    Examples:
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        >>> scheduler = WarmupCosine(optimizer, warmup_steps=2, total_steps=8)
+        >>> [round(scheduler.factor(k), 3) for k in range(9)]
+        [0.5, 1.0, 1.0, 0.933, 0.75, 0.5, 0.25, 0.067, 0.0]
+
+    References:
+        Not in the paper. Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017,
+        arXiv:1608.03983, equation 5, without restarts.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        warmup_steps: int,
+        total_steps: int,
+        *,
+        end_factor: float = 0.0,
+        groups: Sequence[int] | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        w, total = whole("warmup_steps", warmup_steps), whole("total_steps", total_steps)
+        end = number("end_factor", end_factor)
+        require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        require(total >= max(1, w), f"total_steps must be at least {max(1, w)}, got {total}.")
+        require(0 <= end <= 1, f"end_factor must be from 0 to 1, got {end}.")
+        self.warmup_steps, self.total_steps, self.end_factor = w, total, end
+        super().__init__(optimizer, groups, last_epoch)
+
+    def factor(self, step: int) -> float:
+        """Return what the base lrs are multiplied by at `step`."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if step >= self.total_steps:
+            return self.end_factor
+        done = (step - self.warmup_steps) / (self.total_steps - self.warmup_steps)
+        return self.end_factor + (1 - self.end_factor) * (1 + math.cos(math.pi * done)) / 2
+
+
+class WarmupStableDecay(Schedule):
+    r"""Linear warm-up, flat, then a straight line down: the trapezoid, or WSD (warm-up, stable, decay).
+
+    With $w$ warm-up steps and $d$ steps of decay of $T$ in total, and $e$ the `end_factor`:
+
+    $$\text{factor}(k) = \begin{cases} \min(1, (k+1) / w) & k < T-d \\
+      e + (1-e) (T-k) / d & T-d \le k < T \\ e & k \ge T \end{cases}$$
+
+    A run can be made longer without starting again: load a checkpoint from before the decay. The first step
+    already moves, and the end is reached when $T$ steps are done. Stop there: see `WarmupLinearDecay`.
+
+    Args:
+        optimizer: whose lr is moved.
+        warmup_steps: steps of the warm-up, the last of which has the full lr; 0 for none.
+        decay_steps: steps of the decay, the last ones of the run; 0 for none.
+        total_steps: steps of the run, warm-up and decay included.
+        end_factor: what the lr is multiplied by at the end.
+        groups: indices of the param groups to move; `None` is all, also those added later.
+        last_epoch: as torch has it: the last step that was made, -1 for none.
+
+    Examples:
+        >>> import torch
+        >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+        >>> scheduler = WarmupStableDecay(optimizer, warmup_steps=2, decay_steps=4, total_steps=8)
+        >>> [scheduler.factor(k) for k in range(9)]
+        [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+
+    References:
+        Not in the paper. Zhai et al., "Scaling Vision Transformers", 2022, arXiv:2106.04560; Hu et al.,
+        "MiniCPM", 2024, arXiv:2404.06395.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        warmup_steps: int,
+        decay_steps: int,
+        total_steps: int,
+        *,
+        end_factor: float = 0.0,
+        groups: Sequence[int] | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        w, d = whole("warmup_steps", warmup_steps), whole("decay_steps", decay_steps)
+        total, end = whole("total_steps", total_steps), number("end_factor", end_factor)
+        require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        require(d >= 0, f"decay_steps must not be negative, got {d}.")
+        require(total >= max(1, w + d), f"total_steps must be at least {max(1, w + d)}, got {total}.")
+        require(0 <= end <= 1, f"end_factor must be from 0 to 1, got {end}.")
+        self.warmup_steps, self.decay_steps, self.total_steps, self.end_factor = w, d, total, end
+        super().__init__(optimizer, groups, last_epoch)
+
+    def factor(self, step: int) -> float:
+        """Return what the base lrs are multiplied by at `step`."""
+        left = self.total_steps - step
+        if left > self.decay_steps:
+            return min(1.0, (step + 1) / max(1, self.warmup_steps))
+        if left <= 0:
+            return self.end_factor
+        return self.end_factor + (1 - self.end_factor) * left / self.decay_steps
+
+
+class WarmupInverseSqrt(Schedule):
     r"""Linear warm-up, then one over the square root of the step: the Adam baseline's schedule.
 
     With $w$ warm-up steps:
@@ -266,8 +295,8 @@ class WarmupInverseSqrt(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        w = _whole("warmup_steps", warmup_steps)
-        _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        w = whole("warmup_steps", warmup_steps)
+        require(w >= 0, f"warmup_steps must not be negative, got {w}.")
         self.warmup_steps = w
         super().__init__(optimizer, groups, last_epoch)
 
@@ -277,7 +306,7 @@ class WarmupInverseSqrt(_Schedule):
         return min((step + 1) / w, math.sqrt(w / (step + 1)))
 
 
-class ExponentialTail(_Schedule):
+class ExponentialTail(Schedule):
     r"""Warm-up if wanted, flat, then divided by `factor` at every step: the paper's "polynomial decay".
 
     With $w$ warm-up steps, $a$ the `start` and $q$ the `factor`:
@@ -313,11 +342,11 @@ class ExponentialTail(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        w, start = _whole("warmup_steps", warmup_steps), _whole("start", start)
-        factor = _number("factor", factor)
-        _require(w >= 0, f"warmup_steps must not be negative, got {w}.")
-        _require(start >= w, f"start must not be before the end of warm-up at {w}, got {start}.")
-        _require(1 <= factor < math.inf, f"factor must be finite and at least 1, got {factor}.")
+        w, start = whole("warmup_steps", warmup_steps), whole("start", start)
+        factor = number("factor", factor)
+        require(w >= 0, f"warmup_steps must not be negative, got {w}.")
+        require(start >= w, f"start must not be before the end of warm-up at {w}, got {start}.")
+        require(1 <= factor < math.inf, f"factor must be finite and at least 1, got {factor}.")
         self.start, self.divisor, self.warmup_steps = start, factor, w
         super().__init__(optimizer, groups, last_epoch)
 
@@ -329,7 +358,7 @@ class ExponentialTail(_Schedule):
         return math.pow(self.divisor, self.start - step - 1)
 
 
-class FlatThenDrop(_Schedule):
+class FlatThenDrop(Schedule):
     r"""Flat, then `gamma` times as much for the last steps, to settle.
 
     With $d$ the step `drop_at`:
@@ -363,9 +392,9 @@ class FlatThenDrop(_Schedule):
         groups: Sequence[int] | None = None,
         last_epoch: int = -1,
     ) -> None:
-        drop_at, gamma = _whole("drop_at", drop_at), _number("gamma", gamma)
-        _require(drop_at >= 0, f"drop_at must not be negative, got {drop_at}.")
-        _require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
+        drop_at, gamma = whole("drop_at", drop_at), number("gamma", gamma)
+        require(drop_at >= 0, f"drop_at must not be negative, got {drop_at}.")
+        require(0 < gamma <= 1, f"gamma must be above 0 and at most 1, got {gamma}.")
         self.drop_at, self.gamma = drop_at, gamma
         super().__init__(optimizer, groups, last_epoch)
 

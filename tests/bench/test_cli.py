@@ -224,7 +224,7 @@ def test_run_reports_a_divergence(dualavg: Command, tmp_path: Path) -> None:
         (["run", "cifar10", "--lr", "1", "--weight-decay", "inf"], "--weight-decay must be a number >= 0"),
         (["run", "cifar10", "--lr", "1", "--optimizer", "lion"], "There is no optimizer called 'lion'"),
         (["run", "cifar10", "--lr", "1", "--optimizer", "no_pkg.Lion"], "install its package"),
-        (["run", "TINY", "--lr", "1", "--schedule", "cosine"], "There is no schedule called 'cosine'"),
+        (["run", "TINY", "--lr", "1", "--schedule", "sine"], "There is no schedule called 'sine'"),
         (["run", "cifar10", "--lr", "1", "--scale", "mini", "--data", "nosuch"], "data_batch_1 is missing"),
         (["report"], "Name the folder of a study, or its summary."),
         (["report", "nosuch"], "There is no summary of a study at nosuch/summary.json"),

@@ -220,5 +220,5 @@ def test_every_schedule_lasts_a_run(schedule: str) -> None:
 
 def test_a_wrong_schedule_is_a_one_line_error() -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.5)
-    with pytest.raises(ValueError, match=r"no schedule called 'cosine': give one of constant, .*, mine"):
-        make_schedule("cosine", {"mine": lambda *_: None}, optimizer, 10)
+    with pytest.raises(ValueError, match=r"no schedule called 'sine': give one of constant, .*, mine"):
+        make_schedule("sine", {"mine": lambda *_: None}, optimizer, 10)

@@ -170,7 +170,8 @@ def test_what_names_a_run_of_a_built_in_recipe_is_short_and_known():
     baseline = trace(path, [registry.module_of("sgd")])
     bench = {name.removeprefix("dualavg_bench.") for name in baseline.modules if "dualavg_bench" in name}
     assert bench == RUN | CIFAR10
-    assert {*baseline.modules} - {f"dualavg_bench.{name}" for name in bench} == {"dualavg.schedules"}
+    library = {"dualavg.schedules", "dualavg._schedule"}
+    assert {*baseline.modules} - {f"dualavg_bench.{name}" for name in bench} == library
     assert baseline.packages.keys() == {"numpy", "scikit-learn", "torch"}
 
 

@@ -1,9 +1,12 @@
 """State dicts: what they keep, which are refused, old files, and torch.distributed.checkpoint."""
 
 import copy
+import io
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -160,6 +163,88 @@ def test_a_peak_saved_as_a_number_is_loaded() -> None:
     optimizer.load_state_dict(saved)
     train(optimizer, range(2))
     assert optimizer.param_groups[0]["peak_lr"].item() == 2.0
+
+
+@both
+def test_the_settings_of_a_state_dict_are_json_and_load_again(cls: type[torch.optim.Optimizer]) -> None:
+    settings = {"anchor_dtype": torch.bfloat16} if cls is MDA else {"scaling": "nesterov"}
+    runs = []
+    for through_json in (False, True):
+        (p,) = parameters((3,), dtype=torch.float32)
+        optimizer = cls([("weight", p)], **settings)
+        train(optimizer, range(5))
+        if through_json:
+            saved = optimizer.state_dict()
+            saved["param_groups"] = json.loads(json.dumps(saved["param_groups"]))
+            assert saved["param_groups"][0]["peak_lr"] == 0.25
+            optimizer = cls([("weight", p)])
+            optimizer.load_state_dict(saved)
+        train(optimizer, range(5, 10))
+        runs.append((optimizer, [p.detach(), optimizer.param_groups[0]["peak_lr"]]))
+    (first, expected), (second, resumed) = runs
+    assert all(map(torch.equal, expected, resumed))
+    assert expected[1].dtype == resumed[1].dtype
+    for key, value in settings.items():
+        assert second.param_groups[0][key] == first.param_groups[0][key] == value
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_tensor_lr_and_the_dtype_of_its_peak_survive(
+    cls: type[torch.optim.Optimizer], dtype: torch.dtype
+) -> None:
+    (p,) = parameters((3,))
+    optimizer, fresh = (cls([p], lr=torch.tensor(0.3, dtype=dtype)) for _ in range(2))
+    train(optimizer, range(3))
+    saved = optimizer.state_dict()
+    assert saved["param_groups"][0]["lr"] is optimizer.param_groups[0]["lr"]  # as in torch.optim
+    fresh.load_state_dict(saved)
+    for key in ("lr", "peak_lr"):
+        loaded, kept = fresh.param_groups[0][key], optimizer.param_groups[0][key]
+        assert loaded.dtype == kept.dtype == dtype
+        assert torch.equal(loaded, kept)
+
+
+@both
+def test_a_state_dict_is_plain_at_any_moment(cls: type[torch.optim.Optimizer]) -> None:
+    """A scheduler may set a number of numpy's just before a checkpoint is written."""
+    (p,) = parameters((3,))
+    optimizer = cls([p], maximize=np.bool_(False))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: np.cos(np.float64(0.1 * k)))
+    for _ in range(3):
+        for step in (lambda: train(optimizer, range(1)), scheduler.step):
+            step()
+            optimizer.param_groups[0]["lr"] = np.float64(optimizer.param_groups[0]["lr"])
+            optimizer.param_groups[0]["momentum"] = np.float32(0.5)
+            file = io.BytesIO()
+            torch.save(optimizer.state_dict(), file)
+            file.seek(0)
+            (group,) = torch.load(file, weights_only=True)["param_groups"]
+            assert type(group["lr"]) is type(group["momentum"]) is type(group["peak_lr"]) is float
+            assert json.loads(json.dumps(group)) == group
+
+
+def test_a_state_dict_taken_before_a_step_keeps_its_peak() -> None:
+    (p,) = parameters((3,))
+    optimizer = MDA([p])
+    saved = optimizer.state_dict()
+    train(optimizer, range(3))
+    assert saved["param_groups"][0]["peak_lr"] == 0
+
+
+def test_the_user_s_hooks_see_the_plain_state_dict_and_have_the_last_word() -> None:
+    (p,) = parameters((3,))
+    optimizer = MDA([p], anchor_dtype="bfloat16")
+    seen = []
+
+    def replace(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
+        seen.append(state_dict["param_groups"][0]["anchor_dtype"])
+        return {"mine": 1}
+
+    optimizer.register_state_dict_post_hook(replace)
+    assert optimizer.state_dict() == {"mine": 1}
+    assert seen == ["bfloat16"]
+    assert optimizer.param_groups[0]["anchor_dtype"] is torch.bfloat16
 
 
 def test_a_state_of_another_shape_is_refused() -> None:

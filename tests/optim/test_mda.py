@@ -202,10 +202,6 @@ def test_from_sgd_refuses_a_momentum_of_one_without_dividing_by_zero() -> None:
         MDA.from_sgd([{"params": parameters((2,)), "momentum": 1.0}], lr=0.1, momentum=0.9)
 
 
-def test_an_lr_like_adams_is_legal() -> None:
-    assert MDA(parameters((2,)), lr=1e-3).param_groups[0]["lr"] == 1e-3
-
-
 @pytest.mark.parametrize("lr", [math.nan, -1.0])
 def test_an_invalid_tensor_lr_from_a_scheduler_raises_before_anything_changes(lr: float) -> None:
     (p,) = parameters((2,))

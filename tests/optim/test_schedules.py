@@ -10,9 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.schedule_cases import CASES, STEPS, factors, lrs_of, train, two_groups
-from torch.optim.lr_scheduler import MultiStepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
-from dualavg.schedules import ExponentialTail, FlatThenDrop, StageWise, WarmupInverseSqrt, WarmupLinearDecay
+from dualavg.schedules import (
+    ExponentialTail,
+    FlatThenDrop,
+    StageWise,
+    WarmupCosine,
+    WarmupInverseSqrt,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
 
 # The formulas.
 
@@ -50,6 +58,8 @@ def test_stage_wise_without_ramp_is_multi_step_lr(milestones):
 def test_the_first_step_of_a_warm_up_moves_and_its_last_has_the_full_lr():
     for schedule in (
         WarmupLinearDecay(two_groups(), 4, 20),
+        WarmupCosine(two_groups(), 4, 20),
+        WarmupStableDecay(two_groups(), 4, 5, 20),
         WarmupInverseSqrt(two_groups(), 4),
         ExponentialTail(two_groups(), 9, warmup_steps=4),
     ):
@@ -67,6 +77,51 @@ def test_linear_decay_needs_no_warm_up():
 
 def test_warm_up_may_last_all_the_run():
     assert factors(WarmupLinearDecay(two_groups(), 2, 2), 3) == [0.5, 1, 0]
+
+
+@pytest.mark.parametrize("end_factor", [0.0, 0.1])
+def test_cosine_without_warm_up_is_cosine_annealing_lr(end_factor):
+    ours, torchs = two_groups(lrs=(0.3, 0.3)), two_groups(lrs=(0.3, 0.3))
+    schedule = WarmupCosine(ours, 0, STEPS, end_factor=end_factor)
+    reference = CosineAnnealingLR(torchs, STEPS, eta_min=0.3 * end_factor)
+    for _ in range(STEPS):
+        assert lrs_of(ours) == pytest.approx(lrs_of(torchs), rel=1e-12)
+        train(ours, schedule, 1)
+        train(torchs, reference, 1)
+
+
+def test_cosine_starts_flat_is_at_half_in_the_middle_and_stays_at_its_end():
+    schedule = WarmupCosine(two_groups(), 4, 24, end_factor=0.2)
+    assert factors(schedule, 5)[3:] == [1, 1]
+    assert schedule.factor(14) == pytest.approx(0.6)
+    assert schedule.factor(23) > 0.2
+    assert schedule.factor(24) == schedule.factor(1000) == 0.2
+
+
+def test_stable_decay_is_a_trapezoid():
+    schedule = WarmupStableDecay(two_groups(), 2, 4, 10)
+    assert factors(schedule, 12) == [0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+
+
+def test_stable_decay_can_end_above_zero():
+    schedule = WarmupStableDecay(two_groups(), 0, 2, 4, end_factor=0.5)
+    assert factors(schedule, 6) == [1, 1, 1, 0.75, 0.5, 0.5]
+
+
+def test_stable_decay_needs_no_decay():
+    assert factors(WarmupStableDecay(two_groups(), 2, 0, 4), 6) == [0.5, 1, 1, 1, 0, 0]
+
+
+def test_stable_decay_that_decays_from_the_warm_up_on_is_linear_decay():
+    trapezoid, triangle = WarmupStableDecay(two_groups(), 4, 8, 12), WarmupLinearDecay(two_groups(), 4, 12)
+    assert factors(trapezoid, 14) == factors(triangle, 14)
+
+
+def test_a_longer_run_has_the_same_lrs_until_its_decay():
+    """So that it can go on from a checkpoint of a shorter one."""
+    short, long = WarmupStableDecay(two_groups(), 3, 5, 15), WarmupStableDecay(two_groups(), 3, 5, 24)
+    assert factors(short, 11) == factors(long, 11)
+    assert factors(short, 15)[11:] == factors(long, 24)[20:]
 
 
 @given(warmup=st.integers(1, 500))
@@ -115,6 +170,8 @@ def test_a_factor_rises_at_most_to_one_and_never_again(data):
     for schedule in (
         StageWise(opt, milestones, gamma=gamma, ramp=rest),
         WarmupLinearDecay(opt, warmup, max(1, warmup + rest)),
+        WarmupCosine(opt, warmup, max(1, warmup + rest), end_factor=1 - gamma),
+        WarmupStableDecay(opt, warmup, rest, max(1, warmup + 2 * rest), end_factor=1 - gamma),
         WarmupInverseSqrt(opt, warmup),
         ExponentialTail(opt, warmup + rest, factor=1 / gamma, warmup_steps=warmup),
         FlatThenDrop(opt, warmup, gamma=gamma),
@@ -144,6 +201,14 @@ def test_a_factor_rises_at_most_to_one_and_never_again(data):
         (lambda opt: WarmupLinearDecay(opt, -1, 5), "warmup_steps"),
         (lambda opt: WarmupLinearDecay(opt, 6, 5), "total_steps must be at least 6"),
         (lambda opt: WarmupLinearDecay(opt, 0, 0), "total_steps must be at least 1"),
+        (lambda opt: WarmupCosine(opt, -1, 5), "warmup_steps"),
+        (lambda opt: WarmupCosine(opt, 6, 5), "total_steps must be at least 6"),
+        (lambda opt: WarmupCosine(opt, 0, 5, end_factor=1.1), "end_factor"),
+        (lambda opt: WarmupCosine(opt, 0, 5, end_factor=math.nan), "end_factor"),
+        (lambda opt: WarmupStableDecay(opt, -1, 2, 5), "warmup_steps"),
+        (lambda opt: WarmupStableDecay(opt, 1, -2, 5), "decay_steps"),
+        (lambda opt: WarmupStableDecay(opt, 3, 3, 5), "total_steps must be at least 6"),
+        (lambda opt: WarmupStableDecay(opt, 3, 2, 5, end_factor=-0.1), "end_factor"),
         (lambda opt: WarmupInverseSqrt(opt, -1), "warmup_steps"),
         (lambda opt: ExponentialTail(opt, factor=0.99), "factor"),
         (lambda opt: ExponentialTail(opt, factor=math.inf), "factor"),

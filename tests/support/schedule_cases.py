@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from dualavg import MDA
-from dualavg.schedules import ExponentialTail, FlatThenDrop, StageWise, WarmupInverseSqrt, WarmupLinearDecay
+from dualavg.schedules import (
+    ExponentialTail,
+    FlatThenDrop,
+    StageWise,
+    WarmupCosine,
+    WarmupInverseSqrt,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
 
 # Every schedule, short enough that STEPS steps see all of it.
 STEPS = 24
@@ -14,6 +22,9 @@ CASES = {
     "stage_wise": lambda opt, **kw: StageWise(opt, [5, 13], gamma=0.3, ramp=4, **kw),
     "stage_wise_cliff": lambda opt, **kw: StageWise(opt, [5, 13], **kw),
     "warmup_linear_decay": lambda opt, **kw: WarmupLinearDecay(opt, 3, 20, **kw),
+    "warmup_cosine": lambda opt, **kw: WarmupCosine(opt, 3, 20, **kw),
+    "warmup_cosine_above_zero": lambda opt, **kw: WarmupCosine(opt, 0, 20, end_factor=0.1, **kw),
+    "warmup_stable_decay": lambda opt, **kw: WarmupStableDecay(opt, 3, 7, 20, **kw),
     "warmup_inverse_sqrt": lambda opt, **kw: WarmupInverseSqrt(opt, 7, **kw),
     "exponential_tail": lambda opt, **kw: ExponentialTail(opt, 9, factor=1.07, warmup_steps=6, **kw),
     "flat_then_drop": lambda opt, **kw: FlatThenDrop(opt, 11, **kw),

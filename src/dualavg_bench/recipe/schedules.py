@@ -5,13 +5,25 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from dualavg.schedules import ExponentialTail, FlatThenDrop, StageWise, WarmupInverseSqrt, WarmupLinearDecay
+from dualavg.schedules import (
+    ExponentialTail,
+    FlatThenDrop,
+    StageWise,
+    WarmupCosine,
+    WarmupInverseSqrt,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
 
 MakeSchedule = Callable[[torch.optim.Optimizer, int], LRScheduler]
 
 SCHEDULES: dict[str, MakeSchedule] = {
     "constant": lambda optimizer, _: LambdaLR(optimizer, _one),
     "linear": lambda optimizer, steps: WarmupLinearDecay(optimizer, max(1, steps // 10), steps),
+    "cosine": lambda optimizer, steps: WarmupCosine(optimizer, max(1, steps // 10), steps),
+    "trapezoid": lambda optimizer, steps: WarmupStableDecay(
+        optimizer, max(1, steps // 10), steps // 5, steps
+    ),
     "stagewise": lambda optimizer, steps: StageWise(
         optimizer, [steps // 2, 3 * steps // 4], ramp=max(1, steps // 60)
     ),
