@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from support.tiny_study import TRAPS, Command, Study, end, start, summary_without_times, write_recipe
@@ -13,6 +14,8 @@ from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
 
 pytest.register_assert_rewrite("support.page_reader")
+hypothesis.settings.register_profile("dualavg", deadline=None)  # no test depends on the machine's speed
+hypothesis.settings.load_profile("dualavg")
 
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -120,7 +120,7 @@ class DAdaptMDA(AnchoredOptimizer):
         p = next(params, None) if first["capturable"] else None
         device = torch.device("cpu") if p is None else p.device
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        estimate = first.get("estimate", torch.zeros(_SIZE)).to(device, dtype)
+        estimate = torch.as_tensor(first.get("estimate", [0.0] * _SIZE), device=device, dtype=dtype)
         for group in self.param_groups:
             group["estimate"] = estimate
             group.setdefault("d", 0.0)

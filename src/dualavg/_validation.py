@@ -52,7 +52,7 @@ def as_dtype(setting: Any) -> Any:
 def plain_setting(key: str, value: Any) -> Any:
     """Return a setting of a group as a checkpoint holds it: a value of Python's, or a tensor lr."""
     if isinstance(value, Tensor):
-        return value.detach().item() if key == "peak_lr" else value
+        return value if key == "lr" else value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     is_numpy_scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0

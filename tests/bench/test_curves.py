@@ -3,7 +3,7 @@
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.synthetic_runs import run, study, summarize
 
@@ -21,7 +21,6 @@ def validated(scores, **changes):
     return run(**{"phase": "confirm", "valid": Curve.model_validate(valid), **changes})
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1234))
 def test_a_long_curve_is_thinned_to_means_of_neighbours_and_ends_where_it_ended(n):
     losses = [float(i % 7) + i / n for i in range(n)]

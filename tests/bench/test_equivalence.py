@@ -1,7 +1,7 @@
 """Equal within a margin: a claim that can be confirmed, refuted or left undecided."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from support.synthetic_runs import run, summarize
@@ -13,7 +13,6 @@ SCORE = st.floats(-100, 100, allow_nan=False)
 MARGIN = st.floats(0.01, 100)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SCORE, SCORE), min_size=2, max_size=8), MARGIN)
 def test_p_is_below_5_percent_where_the_interval_is_within_or_beyond_the_margin(pairs, margin):
     a, b = zip(*pairs, strict=True)
@@ -26,7 +25,6 @@ def test_p_is_below_5_percent_where_the_interval_is_within_or_beyond_the_margin(
     assert (equivalence_p(a, b, margin) < 0.05) == decided
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SCORE, SCORE), min_size=2, max_size=8), MARGIN)
 def test_who_is_first_does_not_matter(pairs, margin):
     a, b = zip(*pairs, strict=True)

@@ -90,7 +90,7 @@ def test_documentation_and_help_name_the_limit(dualavg: Any) -> None:
 lrs = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5, unique=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lrs=lrs, near=st.booleans(), best=st.floats(1e-8, 1e8), rows=st.integers(1, 3))
 def test_no_lr_is_tried_twice(lrs: list[float], near: bool, best: float, rows: int) -> None:
     grid = sorted({*lrs, *([lrs[0] * (1 + 1e-6)] if near else [])})

@@ -14,6 +14,7 @@ from support.cases import gradient, parameters, train
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from dualavg import MDA, DualAveraging
+from dualavg._dadapt import DAdaptMDA
 
 FIXTURES = Path(__file__).parent / "fixtures"
 both = pytest.mark.parametrize("cls", [MDA, DualAveraging])
@@ -165,9 +166,9 @@ def test_a_peak_saved_as_a_number_is_loaded() -> None:
     assert optimizer.param_groups[0]["peak_lr"].item() == 2.0
 
 
-@both
+@pytest.mark.parametrize("cls", [MDA, DualAveraging, DAdaptMDA])
 def test_the_settings_of_a_state_dict_are_json_and_load_again(cls: type[torch.optim.Optimizer]) -> None:
-    settings = {"anchor_dtype": torch.bfloat16} if cls is MDA else {"scaling": "nesterov"}
+    settings = {"scaling": "nesterov"} if cls is DualAveraging else {"anchor_dtype": torch.bfloat16}
     runs = []
     for through_json in (False, True):
         (p,) = parameters((3,), dtype=torch.float32)

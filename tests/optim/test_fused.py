@@ -43,7 +43,7 @@ def for_loop_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(n=st.integers(1, 70_000), **SETTINGS)
 def test_it_equals_the_for_loop_bit_for_bit(
     layout: str, n: int, other_strides: bool, dtype: torch.dtype, seed: int, **group: Any

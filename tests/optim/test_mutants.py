@@ -187,7 +187,7 @@ MUTANTS = {
         "h = h.add(wide_x, alpha=sign * weight_decay)",
         "pass",
     ),
-    "found lr: a copy shares the estimate": (
+    "found lr: groups do not share a loaded estimate": (
         "_dadapt.py",
         "        super().__setstate__(state)\n        self._share_estimate()\n",
         "        super().__setstate__(state)\n",
