@@ -18,6 +18,7 @@ import torch
 from pydantic import ValidationError
 from support.lines import make_recipe, make_spec
 from support.synthetic_runs import run, study, summarize
+from support.writer import write_forever
 
 from dualavg_bench.recipe.settings import AXES
 from dualavg_bench.store.documents import Setting, read_document, write_document
@@ -29,17 +30,13 @@ from dualavg_bench.store.summaries import Summary
 REDO = "delete it, and run the command again to redo the run."
 
 
-def _write_forever(path: Path) -> None:
-    for i in range(10**9):
-        write_document(path, Crashes(by_study={"i": i, "x" * 200_000: 1}))
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_writer_that_is_killed_leaves_a_complete_file_20_times(tmp_path: Path) -> None:
     path = tmp_path / "value.json"
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context(
+        "forkserver"
+    )  # a fork of this process would copy its threads' locks
     for delay in range(20):
-        writer = context.Process(target=_write_forever, args=(path,))
+        writer = context.Process(target=write_forever, args=(path,))
         writer.start()
         while not path.exists():
             time.sleep(0.001)
