@@ -8,4 +8,4 @@ from dualavg_bench.store.folder import Crashes
 
 def write_forever(path: Path) -> None:
     for i in range(10**9):
-        write_document(path, Crashes(by_study={"i": i, "x" * 200_000: 1}))
+        write_document(path, Crashes(by_study={"i": i, "x" * 5_000_000: 1}))
