@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from tables import COMPARED, NAMES, TASKS, Results
 
 from dualavg_bench.analysis.statistics import describe
@@ -39,6 +39,11 @@ def _horizon(results: Results, path: Path) -> Path:
         better = "higher" if horizon.higher_is_better else "lower"
         _against_length(row[0], horizon, "test")
         row[0].set(title=TASKS[recipe], ylabel=f"test {horizon.metric}{unit}\n({better} is better)")
+        if horizon.metric == "perplexity":  # as the loss, which is its logarithm
+            row[0].set_yscale("log")
+            row[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+            row[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            row[0].yaxis.set_minor_locator(NullLocator())
         _against_length(row[1], horizon, "train")
         row[1].set(ylabel="training loss at the end")
     axes[0][0].legend(frameon=False)
