@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import untuned
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -27,6 +28,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
             drawn.append(_horizon(results, folder / "results_horizon.svg"))
         if results.studies:
             drawn.append(_curves(results, folder / "results_curves.svg"))
+        if results.untuned.keys() & results.studies.keys():
+            drawn.append(untuned.draw(results, folder / "results_untuned.svg"))
     return drawn
 
 

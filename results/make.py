@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 
 import figures
 import tables
+import untuned
 from tables import Results
 
 from dualavg_bench.store.files import StoreError
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "learning-rate-free")))
 MARKER = "<!-- results: "
 BLOCK = re.compile(rf"({MARKER}([\w-]+) -->\n)(?:(?!{MARKER}).)*?(<!-- end -->)", re.DOTALL)
 FIGURES = ROOT / "docs" / "img"
@@ -42,6 +43,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "horizon": tables.horizon,
     "pull": tables.pull,
     "costs": tables.costs,
+    "untuned": untuned.untuned,
+    "untuned-goals": untuned.goals,
 }
 
 

@@ -71,6 +71,11 @@ class Results:
         return self._checked({name: self.folder / f"{name}-horizon.json" for name in TASKS}, Horizon)
 
     @cached_property
+    def untuned(self) -> dict[str, Summary]:
+        """The studies of examples/no_tuning/*.py, by recipe."""
+        return self._read("-untuned")
+
+    @cached_property
     def pulls(self) -> dict[str, Summary]:
         """The studies of examples/pull_*.py, by recipe."""
         return self._read("-pull")
@@ -91,11 +96,11 @@ def scores(results: Results, link: Callable[[str], str] = lambda name: f"`{name}
         if summary is None or not set(COMPARED) <= set(summary.confirmed):
             continue
         best = _best(summary, COMPARED)
-        cells = [_score(summary.confirmed, name, bold=name == best) for name in COMPARED]
+        cells = [score(summary.confirmed, name, bold=name == best) for name in COMPARED]
         rival = _best(summary, COMPARED[1:])
         label = f"{task} ({link(recipe)})"
         n = str(summary.confirmed["mda"].n)
-        rows.append([label, _metric(summary), *cells, _against(summary, "mda", rival), n])
+        rows.append([label, metric(summary), *cells, _against(summary, "mda", rival), n])
     return table(header, rows)
 
 
@@ -109,13 +114,13 @@ def training(results: Results) -> str:
             last = {key: e.test_last for key, e in summary.optimizers.items() if e.test_last}
             best = {key: e.test_best for key, e in summary.optimizers.items() if e.test_best}
             shown = [
-                _score(part, name, bold=summary.report == report)
+                score(part, name, bold=summary.report == report)
                 for part, report in ((last, "last"), (best, "best"))
             ]
             setting = [f"{entry.chosen.lr:g}", f"{entry.chosen.weight_decay:g}", entry.chosen.schedule]
             edge = " (end of its grid)" if entry.chosen.edge else ""
             setting[0] += edge
-            rows.append([f"`{recipe}`", NAMES[name], *shown, _score(losses, name, bold=False), *setting])
+            rows.append([f"`{recipe}`", NAMES[name], *shown, score(losses, name, bold=False), *setting])
     return table(header, rows)
 
 
@@ -173,17 +178,17 @@ def pull(results: Results) -> str:
     for recipe, study in results.pulls.items():
         base = results.studies[recipe]
         entries = [(base, "mda"), *((study, name) for name in study.optimizers), (base, "sgd")]
-        mda = _by_seed(base, "mda")
+        mda = by_seed(base, "mda")
         for summary, name in entries:
             entry = summary.optimizers[name]
             if entry.test is None or entry.train is None:
                 continue
             places = decimals(e.test.se for e in base.optimizers.values() if e.test)
             loss_places = decimals(e.train.se for e in base.optimizers.values() if e.train)
-            difference = "" if name == "mda" else _paired(_by_seed(summary, name), mda, summary.sign)
+            difference = "" if name == "mda" else paired(by_seed(summary, name), mda, summary.sign)
             test, loss = with_error(entry.test, places), with_error(entry.train, loss_places)
             lr, n = f"{entry.chosen.lr:g}", str(entry.test.n)
-            rows.append([f"`{recipe}`, {_metric(base)}", NAMES[name], test, loss, lr, difference, n])
+            rows.append([f"`{recipe}`, {metric(base)}", NAMES[name], test, loss, lr, difference, n])
     return table(header, rows)
 
 
@@ -195,11 +200,11 @@ def horizon(results: Results) -> str:
         for length in found.lengths:
             trained = {name: e.train for name, e in length.optimizers.items() if e.train}
             cells = [
-                _score(part, name, bold=False) for part in (length.confirmed, trained) for name in COMPARED
+                score(part, name, bold=False) for part in (length.confirmed, trained) for name in COMPARED
             ]
             epochs = "" if length.epochs is None else f"{length.epochs:.3g}"
             n = str(max((scores.n for scores in length.confirmed.values()), default=0))
-            rows.append([f"`{recipe}`, {_metric(found)}", f"{length.steps:,}", epochs, *cells, n])
+            rows.append([f"`{recipe}`, {metric(found)}", f"{length.steps:,}", epochs, *cells, n])
     return table(["task", "steps", "epochs", *columns, "n"], rows)
 
 
@@ -207,7 +212,8 @@ def costs(results: Results) -> str:
     """Runs, seeds and computing time of every study."""
     header = ["study", "runs", "grid points each", "tuning seeds", "n", "time of a run", "computing time"]
     rows = []
-    named = [*results.studies.items(), *((f"{name}-pull", pull) for name, pull in results.pulls.items())]
+    kinds = {"": results.studies, "-pull": results.pulls, "-untuned": results.untuned}
+    named = [(f"{name}{kind}", each) for kind, studies in kinds.items() for name, each in studies.items()]
     for name, summary in named:
         first = next(iter(summary.optimizers.values()))
         seconds = summary.times.seconds
@@ -221,12 +227,14 @@ def _best(summary: Summary, names: Sequence[str]) -> str:
     return max(names, key=lambda name: summary.sign * summary.confirmed[name].mean)
 
 
-def _metric(summary: Summary | Horizon) -> str:
+def metric(summary: Summary | Horizon) -> str:
+    """Return the metric with its unit and an arrow to where it is better."""
     arrow = "\N{UPWARDS ARROW}" if summary.higher_is_better else "\N{DOWNWARDS ARROW}"
     return f"{summary.metric}{', ' + summary.unit if summary.unit else ''} {arrow}"
 
 
-def _score(part: Mapping[str, Scores], name: str, *, bold: bool) -> str:
+def score(part: Mapping[str, Scores], name: str, *, bold: bool) -> str:
+    """Return mean and standard error of an optimizer, with the digits that fit all of them."""
     if name not in part:
         return ""
     text = with_error(part[name], decimals(each.se for each in part.values()))
@@ -252,12 +260,14 @@ def _difference(pair: Comparison, sign: int) -> str:
     return f"{value} ({signed(low, places)} to {signed(high, places)}), **{word}**"
 
 
-def _by_seed(summary: Summary, name: str) -> dict[int, float]:
+def by_seed(summary: Summary, name: str) -> dict[int, float]:
+    """Return the test scores of an optimizer's confirmation runs."""
     runs = summary.runs.values()
     return {run.seed: run.test for run in runs if run.optimizer == name and run.test is not None}
 
 
-def _paired(ours: dict[int, float], theirs: dict[int, float], sign: int) -> str:
+def paired(ours: dict[int, float], theirs: dict[int, float], sign: int) -> str:
+    """Return the mean difference over common seeds with its 95% interval: positive is better."""
     seeds = sorted(ours.keys() & theirs.keys())
     a, b = [sign * ours[seed] for seed in seeds], [sign * theirs[seed] for seed in seeds]
     low, high, _ = paired_interval(a, b)

@@ -22,7 +22,7 @@ FILES = sorted((ROOT / "results").glob("*/*.json"))
 def make(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "results")
     yield importlib.import_module("make")
-    for name in ("make", "tables", "figures"):
+    for name in ("make", "tables", "figures", "untuned"):
         importlib.sys.modules.pop(name, None)
 
 
@@ -34,6 +34,8 @@ def made_up(make, tmp_path: Path):
     fading = [run for run in runs if run.optimizer == "sgd"]
     pull = summarize(renamed(fading, {"sgd": "pull.FadingPull"}))
     write_document(tmp_path / "cifar10-pull.json", pull)
+    untuned = study(scale="mini", lrs=dict.fromkeys(make.untuned.NAMES, (0.1, 0.3, 1.0)))
+    write_document(tmp_path / "cifar10-untuned.json", summarize(untuned))
     write_document(tmp_path / "cifar10-horizon.json", horizon(scale="mini"))
     return make.Results(tmp_path)
 
@@ -63,7 +65,19 @@ def test_a_published_file_can_be_read_and_is_small(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scores", "training", "target", "claims", "finding", "horizon", "pull", "costs"]
+    "name",
+    [
+        "scores",
+        "training",
+        "target",
+        "claims",
+        "finding",
+        "horizon",
+        "pull",
+        "costs",
+        "untuned",
+        "untuned-goals",
+    ],
 )
 def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
     text = make.BLOCKS[name](made_up)
@@ -73,7 +87,7 @@ def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
 
 def test_nothing_that_was_not_run_is_printed(make, tmp_path: Path) -> None:
     nothing = make.Results(tmp_path)
-    for name in ("scores", "training", "target", "horizon", "pull", "costs"):
+    for name in ("scores", "training", "target", "horizon", "pull", "costs", "untuned", "untuned-goals"):
         assert make.BLOCKS[name](nothing) == "Not run yet."
 
 
@@ -118,7 +132,7 @@ def test_a_figure_that_differs_is_noticed(make, made_up, tmp_path: Path, monkeyp
 
 
 def test_every_file_and_every_table_is_published(make) -> None:
-    known = {f"{name}{kind}" for name in make.tables.TASKS for kind in ("", "-pull", "-horizon")}
+    known = {f"{name}{kind}" for name in make.tables.TASKS for kind in ("", "-pull", "-horizon", "-untuned")}
     assert {file.stem for file in FILES} <= known
     text = "".join(page.read_text() for page in make.PAGES)
     assert {name for name in make.BLOCKS if f"{make.MARKER}{name} -->" not in text} == set()
@@ -131,6 +145,10 @@ def test_an_unknown_table_is_one_line(make, made_up) -> None:
 
 def test_figures_are_drawn_from_the_files_the_same_each_time(make, made_up, tmp_path: Path) -> None:
     drawn = make.figures.draw(made_up, tmp_path)
-    assert [path.name for path in drawn] == ["results_horizon.svg", "results_curves.svg"]
+    assert [path.name for path in drawn] == [
+        "results_horizon.svg",
+        "results_curves.svg",
+        "results_untuned.svg",
+    ]
     first = [path.read_bytes() for path in drawn]
     assert [path.read_bytes() for path in make.figures.draw(made_up, tmp_path)] == first

@@ -187,10 +187,20 @@ def _measure(claim: Claim, summary: Summary | None) -> Judgement:
     low, high, p = statistics.paired_interval(a, b)
     margin = None
     if claim.margin is not None:
-        is_fraction = claim.margin.endswith("%")
-        margin = float(claim.margin.rstrip("%")) * (abs(fmean([*a, *b])) / 100 if is_fraction else 1)
+        margin = margin_as_number(claim.margin, [*a, *b])
         p = statistics.equivalence_p(a, b, margin)
     return Judgement(claim, len(seeds), fmean(a) - fmean(b), low, high, margin, p)
+
+
+def margin_as_number(margin: str, scores: Sequence[float]) -> float:
+    """Return a margin of `MARGINS` in the unit of the scores.
+
+    >>> margin_as_number("1", [70.0, 72.0])
+    1.0
+    >>> margin_as_number("3%", [20.0, 30.0])
+    0.75
+    """
+    return float(margin.rstrip("%")) * (abs(fmean(scores)) / 100 if margin.endswith("%") else 1)
 
 
 def table(summaries: Mapping[str, Summary]) -> list[ScoreRow]:

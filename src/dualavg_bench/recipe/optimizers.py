@@ -18,6 +18,7 @@ class Entry:
 
 OPTIMIZERS = {
     "mda": Entry("dualavg.MDA", {"momentum": 0.9}),
+    "dadapt_mda": Entry("dualavg._dadapt.DAdaptMDA"),
     "da": Entry("dualavg.DualAveraging", {"average": False}),
     "da+momentum": Entry("dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
     "sgd": Entry("torch.optim.SGD", {"momentum": 0.9}),

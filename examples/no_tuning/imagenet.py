@@ -1,0 +1,11 @@
+"""The imagenet experiment without tuning: see defaults.py."""
+
+import defaults
+
+from dualavg_bench.recipe import Recipe, Scale
+from dualavg_bench.recipes import imagenet
+
+
+def recipe(scale: Scale = "quick") -> Recipe:
+    """Return the experiment."""
+    return defaults.untuned(imagenet.recipe(scale), schedule="stagewise")
