@@ -1,4 +1,4 @@
-"""The recipes of examples/no_tuning run every optimizer at its defaults, on the seeds of the published studies."""
+"""The recipes of examples/no_tuning run optimizers at their defaults, on the seeds of published studies."""
 
 from pathlib import Path
 
