@@ -90,6 +90,7 @@ TRAPS = """
 
 # Traps are files beside the recipe: its text, and so the hash of its runs, stays the same.
 import dataclasses
+import multiprocessing
 import os
 import signal
 import time
@@ -112,7 +113,7 @@ def _schedule(optimizer, steps):
 
 
 def loss(model, batch):
-    if _folder.exists():
+    if _folder.exists() and multiprocessing.parent_process():  # a worker; the trial is in the parent
         step = _progress.last_epoch
         with (_folder / "log").open("a") as log:
             log.write(f"{os.getpid()} {_run} {step}\\n")
