@@ -121,7 +121,7 @@ class Executor:
 
     def try_out(self, specs: Mapping[str, RunSpec], *, timed: bool) -> dict[str, Cost]:
         """Try a step of each optimizer on a worker, whose machine may differ from this one."""
-        from distributed import KilledWorker
+        from distributed import KilledWorker, as_completed
 
         located = {name: _located(spec) for name, spec in specs.items()}
         resources = {"GPU": 1} if self._has_gpus() else None
@@ -135,10 +135,10 @@ class Executor:
         )
         try:
             with self._noticing_missing_workers():
-                error = future.exception()
+                next(iter(as_completed([future])))
             if future.cancelled():
                 raise StoreError(SCHEDULER_GONE)
-            if isinstance(error, KilledWorker):
+            if isinstance(future.exception(), KilledWorker):
                 raise StoreError("The trial of a training step killed its workers (out of memory?).")
             costs: dict[str, Cost] = future.result()
         finally:
