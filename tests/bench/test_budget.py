@@ -13,7 +13,7 @@ from support.tiny_study import Command, write_recipe
 from dualavg_bench import commands
 from dualavg_bench.recipe import Grid
 from dualavg_bench.run.trial import Cost
-from dualavg_bench.study.budget import REPORT, Allowance, Budget, smaller_grids
+from dualavg_bench.study.budget import MARGIN, REPORT, Allowance, Budget, smaller_grids
 from dualavg_bench.study.study import Study
 
 LRS = tuple(10.0**k for k in range(8))
@@ -159,17 +159,24 @@ def test_a_single_setting_cannot_become_less() -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Pretend that a run takes an hour, and that no time passes."""
+    """Pretend that a run takes an hour, and that nothing else takes any time."""
+    spent = [0.0]
 
     def costs(study: Study, _: Any, *, timed: bool) -> dict[str, Cost]:
         assert timed
-        return dict.fromkeys(study.names, Cost(3600.0, 3600.0))
+        return dict.fromkeys(study.names, Cost(3600 / MARGIN, 3600 / MARGIN))
+
+    def measured(self: Allowance, execute: Any) -> Any:
+        def executing(specs: Any) -> Any:
+            spent[0] += self._time(specs)
+            return execute(specs)
+
+        return executing
 
     with monkeypatch.context() as context:
         context.setattr(commands, "_try_out", costs)
-        context.setattr(Allowance, "measured", lambda _self, execute: execute)
-        context.setattr(Allowance, "_left", lambda self: self.budget.seconds - REPORT)
-        context.setattr("dualavg_bench.study.budget.MARGIN", 1.0)
+        context.setattr(Allowance, "measured", measured)
+        context.setattr(Allowance, "_left", lambda self: self.budget.seconds - REPORT - spent[0])
         yield context
 
 
@@ -180,14 +187,16 @@ def test_a_reduced_study_says_so_and_is_completed_by_the_command_without_a_budge
     command = ("study", recipe, "--out", tmp_path / "out", "--no-extend", "--optimizers", "mda,adam")
     command += ("--scheduler", scheduler)
     folder = tmp_path / "out" / "spirals-quick"
-    code, output, errors = dualavg(*command, "--budget", "7h")
+    code, output, errors = dualavg(*command, "--budget", "5.5h")
     assert code == 0, output + errors
-    assert "budget 7h: 2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds; about 6.3 h" in output
+    assert (
+        "budget 5.5h: 2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds; about 5.0 h" in output
+    )
     assert "adam without lr 0.01" in output
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["command"].endswith("--budget 7h --no-extend")
+    assert summary["command"].endswith("--budget 5.5h --no-extend")
     assert summary["reduced"] == {
-        "budget": "7h",
+        "budget": "5.5h",
         "tuning_seeds": [1, 1],
         "grid_points": [2, 3],
         "confirmation_seeds": [3, 4],
@@ -195,7 +204,7 @@ def test_a_reduced_study_says_so_and_is_completed_by_the_command_without_a_budge
     }
     assert [entry["test"]["n"] for entry in summary["optimizers"].values()] == [3, 3]
     page = " ".join((folder / "report.html").read_text().split())
-    said = "REDUCED STUDY: 2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds (--budget 7h;"
+    said = "REDUCED STUDY: 2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds (--budget 5.5h;"
     assert said in page
     assert said in " ".join(output.split())
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
@@ -214,9 +223,9 @@ def test_grids_are_not_extended_without_time_and_the_verdict_says_why(
 ) -> None:
     recipe = write_recipe(tmp_path, steps=20, confirm=1)
     command = ("study", recipe, "--out", tmp_path / "out", "--optimizers", "mda", "--scheduler", scheduler)
-    code, output, _ = dualavg(*command, "--budget", "5h")
+    code, output, _ = dualavg(*command, "--budget", "3.5h")
     said = " ".join(output.split())
     assert code == 0
-    assert "budget 5h: the whole study fits" in said
-    assert "REDUCED STUDY: no extension of grids (--budget 5h; run it without" in said
-    assert "on the edge of its grid; there was no time to extend grids (--budget 5h)" in said
+    assert "budget 3.5h: the whole study fits" in said
+    assert "REDUCED STUDY: no extension of grids (--budget 3.5h; run it without" in said
+    assert "on the edge of its grid; there was no time to extend grids (--budget 3.5h)" in said

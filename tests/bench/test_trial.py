@@ -44,7 +44,10 @@ def raising_schedule(optimizer: Any, steps: int) -> Any:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": lambda: torch.nn.Linear(5, 1)}, r"A training step .* shapes cannot be multiplied"),
+        (
+            {"model": lambda: torch.nn.Linear(5, 1)},
+            r"evaluate .* raised RuntimeError: .* shapes cannot be multiplied",
+        ),
         ({"loss": lambda m, b: (m(b[0]) - b[1]).square()}, r"loss of recipe lines must be one number"),
         ({"loss": lambda m, b: loss(m, b).detach()}, r"loss of recipe lines must be one number .*detached"),
         ({"loss": lambda m, b: loss(m, b) * torch.nan}, "first training loss of recipe lines, with seed 0"),
