@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_the_first_runs_correct_the_estimate(study: Study, monkeypatch: pytest.M
     assert size(budget.plan()) == (3, 4)
     clock = iter([0.0, 24_000.0])
     with monkeypatch.context() as context:
-        context.setattr("dualavg_bench.study.budget.time.monotonic", lambda: next(clock))
+        context.setattr("dualavg_bench.study.budget.time", SimpleNamespace(monotonic=lambda: next(clock)))
         budget.measured(lambda _: [])(budget.first_seed(study))  # 12 runs take twice as long
     assert budget.correction == pytest.approx(2)
     assert size(budget.plan()) == (1, 4)
