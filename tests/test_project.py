@@ -47,3 +47,42 @@ def test_public_names_are_those_of_the_package() -> None:
 def test_one_arrow_leads_from_the_benchmark_to_the_library() -> None:
     for file in (ROOT / "src" / "dualavg").glob("*.py"):
         assert "dualavg_bench" not in file.read_text(), file
+
+
+def test_the_changelog_is_about_this_version() -> None:
+    """A development version has no date; a released one has, and its tag is checked by release.yml."""
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    number, _, date = headings[1].partition(" - ")
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "src" / "dualavg" / "__init__.py").read_text())
+    assert version is not None
+    released, _, development = version[1].partition(".dev")
+    assert released == number
+    assert re.fullmatch(r"not released yet" if development else r"\d{4}-\d\d-\d\d", date)
+
+
+def test_the_sdist_has_no_data_and_no_environment() -> None:
+    """It has what is listed, and always pyproject.toml, README.md and LICENSE."""
+    section = (
+        (ROOT / "pyproject.toml").read_text().split("[tool.hatch.build.targets.sdist]")[1].split("\n[")[0]
+    )
+    listed = [path for pattern in re.findall(r'"/(.+?)"', section) for path in ROOT.glob(pattern)]
+    names = {path.relative_to(ROOT).parts[0] for path in listed}
+    assert {"src", "tests", "docs", "Makefile", "CHANGELOG.md", "SECURITY.md"} <= names
+    assert not names & {".venv", "out", "studies", "dist", "build", ".git"}
+    assert ROOT / "results" / "mini" in listed
+    assert not {ROOT / "results", ROOT / "results" / "unfinished"} & set(listed)
+
+
+def test_classifiers_and_workflows_name_the_same_versions_of_python() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    classified = re.findall(r"Programming Language :: Python :: (3\.\d+)", project)
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    (tested,) = re.findall(
+        r"Python \$\{\{ matrix.python \}\}, newest torch.*?python: \[(.*?)\]", workflow, re.DOTALL
+    )
+    assert re.findall(r"3\.\d+", tested) == classified
+    assert f'requires-python = ">={classified[0]}"' in project
+    oldest = re.search(r'"torch>=([\d.]+)"', project)
+    assert oldest is not None
+    assert f"torch=={oldest[1]}.0 " in workflow

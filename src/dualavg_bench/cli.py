@@ -7,6 +7,7 @@ import importlib.metadata
 import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,9 @@ def study(
     scheduler: str | None = None,
     optimizers: str | None = None,
     extend: bool = True,
+    budget: str | None = None,
     tensorboard: bool = False,
+    open_page: Annotated[bool, Parameter(name="--open", negative=())] = False,
 ) -> None:
     """Compare optimizers on a recipe: grid, choice on validation, confirmation on fresh seeds, report.
 
@@ -72,9 +75,14 @@ def study(
         optimizers: Names separated by commas, e.g. mda,sgd,adam; default: all that have a grid. The
             summary and report of an earlier study with more optimizers are kept under other names.
         extend: Add step sizes while the best is at the end of its grid, at most three times.
+        budget: Time for this command, such as 90s, 10m or 2h: run what fits. Fewer seeds, then fewer grid
+            points, never fewer steps. Run it again without it, or with more, to complete the study.
         tensorboard: Also write the runs as TensorBoard event files, beside the report.
+        open_page: Open the report in a browser at the end.
     """
+    started = time.monotonic()
     from dualavg_bench.commands import run_study
+    from dualavg_bench.study.budget import Budget
 
     run_study(
         recipe,
@@ -85,7 +93,9 @@ def study(
         scheduler=scheduler,
         names=_names(optimizers),
         extend=extend,
+        budget=None if budget is None else Budget.parse(budget, started),
         tensorboard=tensorboard,
+        open_page=open_page,
     )
 
 
@@ -197,7 +207,7 @@ def run(
     *,
     optimizer: str = "mda",
     lr: float,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
     schedule: str | None = None,
     seed: int = 0,
     scale: Scale = "quick",
@@ -211,7 +221,7 @@ def run(
         recipe: A built-in name or a Python file of your own.
         optimizer: A name of the registry, or a dotted path such as madgrad.MADGRAD.
         lr: Step size.
-        weight_decay: Weight decay.
+        weight_decay: Weight decay; default: the first of the optimizer's grid, or its class's own default.
         schedule: Name of the schedule; default: the first of the optimizer's grid.
         seed: Decides initialisation and data order.
         scale: quick, mini or paper.
@@ -222,7 +232,7 @@ def run(
     from dualavg_bench.commands import run_one
 
     for name, value in {"--lr": lr, "--weight-decay": weight_decay}.items():
-        if not (math.isfinite(value) and value >= 0):
+        if value is not None and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be a number >= 0, got {value}.")
     run_one(recipe, scale, optimizer, lr, weight_decay, schedule, seed, data, out, tensorboard=tensorboard)
 

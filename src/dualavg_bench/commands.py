@@ -3,19 +3,20 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from rich.progress import Progress
 
-from dualavg_bench.recipe import Point, RecipeError, Scale, registry
+from dualavg_bench.recipe import Grid, Point, RecipeError, Scale, registry
 from dualavg_bench.report import horizon_page
 from dualavg_bench.report.study_page import render, render_comparison
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-from dualavg_bench.run import training
+from dualavg_bench.run import training, trial
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import has_field, read_document
 from dualavg_bench.store.files import StoreError, write_atomically
@@ -23,12 +24,14 @@ from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import Summary
+from dualavg_bench.study.budget import Allowance, Budget
 from dualavg_bench.study.cluster import cluster
 from dualavg_bench.study.executor import Executor, Unfinished, finished_runs
-from dualavg_bench.study.failures import Failure, Incomplete
+from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
 from dualavg_bench.study.study import Study
-from dualavg_bench.terminal import Display, announce, console, print_run
+from dualavg_bench.terminal import Display, announce, console, print_run, show_page
 
+Costs = Mapping[str, trial.Cost]  # of a run, by optimizer
 USER_ERRORS = (RecipeError, StoreError, ValueError, OSError)  # what the user can fix: printed in one line
 
 
@@ -65,8 +68,9 @@ class WorkerPool:
     use torch's generator and matplotlib, which are global.
     """
 
-    def __init__(self, client: Any, display: Display) -> None:
+    def __init__(self, client: Any, display: Display, *, remote: bool) -> None:
         self.client, self.display = client, display
+        self.remote = remote  # workers of a scheduler: their machines may differ from this one
         self.active = threading.Lock()
         self.closed = False
         self.notices: set[str] = set()
@@ -93,7 +97,7 @@ def worker_pool(
 ) -> Iterator[WorkerPool]:
     """Start workers, or connect to a scheduler; close them at the end of the block."""
     with cluster(workers, scheduler) as client, (display := Display(client, together=together)).progress:
-        pool = WorkerPool(client, display)
+        pool = WorkerPool(client, display, remote=scheduler is not None)
         try:
             yield pool
         finally:
@@ -116,7 +120,9 @@ def run_study(
     scheduler: str | None = None,
     names: Sequence[str] | None = None,
     extend: bool = True,
+    budget: Budget | None = None,
     tensorboard: bool = False,
+    open_page: bool = False,
     pool: WorkerPool | None = None,
 ) -> Finished:
     """Run a study with a live display, write its summary and report, and print the result.
@@ -130,7 +136,9 @@ def run_study(
         scheduler: address of a dask scheduler to use instead.
         names: of optimizers; default: all that have a grid.
         extend: add step sizes while the best is at the end of its grid.
+        budget: run the part of the study that fits into a time.
         tensorboard: also write event files.
+        open_page: show the page in a browser.
         pool: workers shared with other studies, instead of `workers` or `scheduler`.
 
     Raises:
@@ -142,7 +150,14 @@ def run_study(
     study = Study.of(reference, scale, out, data, names)
     console.print(f"[bold]{study.recipe.name}[/] at {scale} scale: {', '.join(study.names)} -> {study.out}")
     return complete(
-        study, workers=workers, scheduler=scheduler, extend=extend, tensorboard=tensorboard, pool=pool
+        study,
+        workers=workers,
+        scheduler=scheduler,
+        extend=extend,
+        budget=budget,
+        tensorboard=tensorboard,
+        open_page=open_page,
+        pool=pool,
     )
 
 
@@ -152,7 +167,9 @@ def complete(
     workers: int | None = None,
     scheduler: str | None = None,
     extend: bool = True,
+    budget: Budget | None = None,
     tensorboard: bool = False,
+    open_page: bool = False,
     pool: WorkerPool | None = None,
 ) -> Finished:
     """Execute the runs that a study lacks, write its files, and print the result; see `run_study`."""
@@ -163,36 +180,79 @@ def complete(
                 lambda specs: finished_runs(study.out, study.recipe.name, specs), extend=extend
             )
         except Unfinished:
+            costs = None
+            if not (pool.remote if pool else scheduler):  # before workers are started
+                costs = _try_out(study, None, timed=budget is not None)
             with contextlib.ExitStack() as stack:
                 if pool is None:
                     pool = stack.enter_context(worker_pool(workers, scheduler))
                     stack.enter_context(pool.active)
-                summary, runs = _run_on(pool, study, extend=extend)
+                summary, runs = _run_on(pool, study, costs, extend=extend, budget=budget)
     except Incomplete as error:
         incomplete, summary, runs = error, error.summary, error.runs
     if tensorboard:
         write_tensorboard(runs, study.out)
     _write_report(summary, runs, study.report_file)
     announce(summary, study.report_file, study.kept)
+    if open_page:
+        show_page(study.report_file)
     if incomplete:
         raise incomplete
     return Finished(summary, runs, study.report_file)
 
 
-def _run_on(pool: WorkerPool, study: Study, *, extend: bool) -> tuple[Summary, list[RunResult]]:
+def _try_out(study: Study, executor: Executor | None, *, timed: bool) -> Costs:
+    """Take one step and one evaluation of each optimizer, on a worker if there is an executor, else here.
+
+    What is known to work is not tried again. Return the costs of runs if `timed`.
+    """
+    specs = study.to_try(everything=timed)
+    if not specs:
+        return {}
+    started = time.perf_counter()
+    if executor is None:
+        costs = trial.try_out(specs, study.recipe, study.data, timed=timed)
+    else:
+        costs = executor.try_out(specs, timed=timed)
+    study.tried.update(specs)
+    seconds = time.perf_counter() - started
+    console.print(f"trial: a step and an evaluation of {', '.join(specs)} in {seconds:.1f} s", markup=False)
+    return costs
+
+
+def _run_on(
+    pool: WorkerPool, study: Study, costs: Costs | None, *, extend: bool, budget: Budget | None
+) -> tuple[Summary, list[RunResult]]:
     """Run a study on workers, and show its progress."""
     name, display = study.recipe.name, pool.display
     executor = Executor(pool.client, study.out, study.data, study.recipe.scale, pool.notify)
+    if costs is None:
+        with pool.waiting():
+            costs = _try_out(study, executor, timed=budget is not None)
 
     def execute(specs: Sequence[RunSpec]) -> list[RunResult]:
-        display.begin(name, "confirming" if specs[0].test else "tuning", len({spec.hash for spec in specs}))
+        phase: Literal["tuning", "confirming"] = "confirming" if specs[0].test else "tuning"
+        optimizers = {spec.optimizer for spec in specs}
+        display.begin(name, phase, len({spec.hash for spec in specs}), len(optimizers))
         with pool.waiting():
             return executor.execute(specs, name, count)
 
     def count(_: RunSpec, result: RunResult | Failure) -> None:
         display.finished(name, result if isinstance(result, RunResult) else None)
 
-    return study.run(execute, extend=extend, workers=display.workers())
+    workers = display.workers()
+    if budget is None:
+        return study.run(execute, extend=extend, workers=workers)
+    allowance = Allowance(budget, study, costs, workers)
+    planned, execute_measured = allowance.plan(), allowance.measured(execute)
+    console.print(plan := allowance.describe(planned), markup=False, soft_wrap=True)
+    if first := allowance.first_seed(planned):
+        with contextlib.suppress(StudyFailed):  # reported when they fail again
+            execute_measured(first)
+        planned = allowance.plan()
+        if (changed := allowance.describe(planned)) != plan:
+            console.print(changed, markup=False, soft_wrap=True)
+    return planned.run(execute_measured, extend=extend, workers=workers, limit=allowance)
 
 
 def run_one(
@@ -200,7 +260,7 @@ def run_one(
     scale: Scale,
     optimizer: str,
     lr: float,
-    weight_decay: float,
+    weight_decay: float | None,
     schedule: str | None,
     seed: int,
     data: Path | None,
@@ -208,13 +268,16 @@ def run_one(
     *,
     tensorboard: bool = False,
 ) -> None:
-    """Train one run in this process, or in those of torchrun, and print its result."""
+    """Train one run in this process, or in those of torchrun, and print its result.
+
+    Weight decay and schedule default to the first of the optimizer's grid.
+    """
     if tensorboard:
         require_tensorboard()
     study = Study.of(reference, scale, out, data)
-    registry.find(optimizer)
-    grid = study.recipe.grids.get(optimizer)
-    point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
+    grid = registry.complete(optimizer, study.recipe.grids.get(optimizer) or Grid((1.0,)))
+    decay = grid.points()[0].weight_decay if weight_decay is None else weight_decay
+    point = Point(lr, decay, schedule or grid.schedule[0])
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
     spec = replace(study.spec(optimizer, point, seed, test=False), processes=processes)
     if processes > 1:

@@ -4,21 +4,24 @@ import importlib
 import inspect
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+import webbrowser
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.table import Table
 
 from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.selection import best_so_far
 from dualavg_bench.analysis.standings import leaders, optimizers
+from dualavg_bench.analysis.statistics import describe_runs
 from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
 from dualavg_bench.recipe.loading import data_needed, load
 from dualavg_bench.recipes import builtin
@@ -38,23 +41,43 @@ class _Phase:
     name: str
     task: TaskID
     total: int
+    optimizers: int  # number of them
     done: int = 0
     diverged: int = 0
+    results: list[RunResult] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         return self.total - self.done
 
+    @property
+    def has_all(self) -> bool:
+        """Whether every optimizer has a result."""
+        return len({run.optimizer for run in self.results}) == self.optimizers
+
+
+class _Bars(Progress):
+    """Progress bars, and below them the best results so far."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        self.notes: dict[str, str] = {}  # by study
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return what is drawn."""
+        yield from super().get_renderables()
+        yield from (Padding(escape(note), (0, 0, 0, 2)) for note in list(self.notes.values()))
+
 
 class Display:
-    """The progress of studies: bars on a terminal, now and then a plain line elsewhere.
+    """The progress of studies and the best results so far: bars on a terminal, now and then lines elsewhere.
 
     Several studies at the same time have a bar each and a common one.
     """
 
     def __init__(self, client: Any, *, together: bool = False) -> None:
         self.client = client
-        self.progress = Progress(
+        self.progress = _Bars(
             TextColumn("{task.description:<10}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -66,14 +89,17 @@ class Display:
         self.seconds: dict[str, list[float]] = {}  # of the finished runs of each study
         self.together = self.progress.add_task("together", total=None, state="") if together else None
         self.printed_at = time.monotonic()
+        self.shown_early: set[str] = set()  # names of phases
         self.lock = threading.Lock()  # studies that run together are in different threads
 
-    def begin(self, study: str, phase: Literal["tuning", "confirming"], total: int) -> None:
-        """Start the progress bar of a phase of a study."""
+    def begin(
+        self, study: str, phase: Literal["tuning", "confirming"], total: int, optimizers: int = 1
+    ) -> None:
+        """Start the progress bar of a phase of a study: runs in total, of so many optimizers."""
         name = phase if self.together is None else f"{study}, {phase}"
         task = self.progress.add_task(name, total=total, state="")
         with self.lock:
-            self.phases[study] = _Phase(name, task, total)
+            self.phases[study] = _Phase(name, task, total, optimizers)
             self.seconds.setdefault(study, [])
 
     def finished(self, study: str, result: RunResult | None) -> None:
@@ -84,13 +110,15 @@ class Display:
             if result is not None:
                 phase.diverged += result.diverged
                 self.seconds[study].append(result.time.seconds)
-            self._show(phase)
+                phase.results.append(result)
+                self.progress.notes[study] = so_far(phase.results)
+            self._show(study, phase)
 
     def workers(self) -> int:
         """Return the number of workers now: they come and go."""
         return max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
 
-    def _show(self, phase: _Phase) -> None:
+    def _show(self, study: str, phase: _Phase) -> None:
         diverged, activity = f"{phase.diverged} diverged" if phase.diverged else "", self._activity()
         state = diverged
         if self.together is None:
@@ -100,11 +128,15 @@ class Display:
             total = sum(each.total for each in self.phases.values())
             self.progress.update(self.together, completed=done, total=total, state=activity)
         self.progress.update(phase.task, completed=phase.done, state=state)
-        due = phase.left == 0 or time.monotonic() - self.printed_at > PRINT_SECONDS
+        is_early = phase.has_all and phase.name not in self.shown_early  # the first result of each optimizer
+        due = phase.left == 0 or is_early or time.monotonic() - self.printed_at > PRINT_SECONDS
         if due and not console.is_terminal:
             self.printed_at = time.monotonic()
+            self.shown_early |= {phase.name} if is_early else set()
             line = ", ".join(filter(None, (diverged, activity)))
             console.print(f"{phase.name}: {phase.done}/{phase.total} runs done, {line}", markup=False)
+            if note := self.progress.notes.get(study):
+                console.print(f"  {note}", markup=False, soft_wrap=True)
 
     def _activity(self) -> str:
         """Return how many runs are running, and the time left if it can be estimated."""
@@ -115,6 +147,28 @@ class Display:
             return running
         remaining = sum(n * fmean(self.seconds[study]) for study, n in left.items())
         return f"{running}, about {duration(remaining / workers)} left"
+
+
+def so_far(runs: Sequence[RunResult]) -> str:
+    """Return the best setting of each optimizer among tuning runs, or its mean among confirmation runs."""
+    short, metric = short_names({run.optimizer for run in runs}), runs[0].metric
+    if runs[0].phase == "tune":
+        parts = [
+            f"{short[name]} diverged" if best.diverged else f"{short[name]} {best.mean:.4g} (lr {best.lr:g})"
+            for name, best in best_so_far(runs).items()
+        ]
+        return f"best {metric} on validation so far: {', '.join(parts)}"
+    tests = {name: describe_runs([run for run in runs if run.optimizer == name], "test") for name in short}
+    sign = 1 if runs[0].higher_is_better else -1
+    order = sorted(tests, key=lambda name: -sign * tests[name].mean)
+    parts = [f"{short[name]} {tests[name].mean:.4g} (n = {tests[name].n})" for name in order]
+    return f"mean {metric} on test so far: {', '.join(parts)}"
+
+
+def show_page(page: Path) -> None:
+    """Open a page in a browser, or say that there is none."""
+    if not webbrowser.open(page.as_uri()):
+        console.print("no browser was found: open the page by hand", markup=False)
 
 
 def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:

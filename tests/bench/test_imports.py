@@ -27,7 +27,7 @@ ALLOWED = {
     "commands": {"recipe", "store", "run", "study", "report", "terminal"},
     "reproduction": {"commands", "scales", "store", "analysis", "study", "report", "terminal"},
     "horizon": {"commands", "scales", "store", "analysis", "study", "terminal"},
-    "cli": {"scales", "store", "terminal", "commands", "reproduction", "horizon"},
+    "cli": {"scales", "store", "study", "terminal", "commands", "reproduction", "horizon"},
     "__main__": {"cli"},
 }
 LAZY = {"cli", "__main__"}  # `dualavg --help` must not load torch; a missing extra gets one line

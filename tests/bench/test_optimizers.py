@@ -1,5 +1,6 @@
 """The registry: every name trains and resumes bit for bit; a wrong one is a one-line error."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 from support.lines import Lines, execute, make_recipe, make_spec, numbers
+from support.tiny_study import write_recipe
 
 from dualavg import MDA, DualAveraging
-from dualavg_bench.recipe import Point, Recipe, Splits, registry
+from dualavg_bench.commands import run_one
+from dualavg_bench.recipe import Grid, Point, Recipe, Splits, registry
 from dualavg_bench.recipe.optimizers import OPTIMIZERS
 from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
+from dualavg_bench.study.study import Study
 
 FOREIGN = {"madgrad.MADGRAD": 0.01, "schedulefree.SGDScheduleFree": 0.5, "torch.optim.Rprop": 0.001}
 CLASSES = {
@@ -201,6 +205,36 @@ def test_an_optimizer_without_weight_decay_gets_none() -> None:
     assert "weight_decay" not in made.defaults
     with pytest.raises(ValueError, match=r"has no weight_decay, but its grid asks for 0\.01"):
         registry.make("torch.optim.Rprop", parameters(), Point(0.1, 0.01), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "decay"),
+    [("adamw", 0.01), ("adam", 0.0), ("sgd", 0.0), ("mda", 0.0), ("da", 0.0), ("torch.optim.Rprop", 0.0)],
+)
+def test_a_grid_without_weight_decay_gets_the_default_of_the_class(name: str, decay: float) -> None:
+    completed = registry.complete(name, Grid(lr=0.1))
+    assert completed.weight_decay == (decay,)
+    assert type(completed.weight_decay[0]) is float  # SGD's is the integer 0: another name of a run
+    made = registry.make(name, parameters(), completed.points()[0], {})
+    assert made.param_groups[0].get("weight_decay", 0.0) == decay
+
+
+def test_a_grid_that_names_zero_means_zero() -> None:
+    assert registry.complete("adamw", Grid(lr=0.1, weight_decay=0.0)).points() == [Point(0.1, 0.0)]
+
+
+def test_a_study_and_a_run_use_the_weight_decay_of_the_class(tmp_path: Path) -> None:
+    file = write_recipe(tmp_path)
+    file.write_text(file.read_text().replace('"adam": Grid', '"adamw": Grid'))
+    study = Study.of(str(file), "quick", tmp_path)
+    assert {name: {p.weight_decay for p in points} for name, points in study.points().items()} == {
+        "mda": {0.0},
+        "sgd": {0.0},
+        "adamw": {0.01},
+    }
+    run_one(str(file), "quick", "adamw", 0.01, None, None, 0, None, tmp_path)
+    (result,) = tmp_path.rglob("result.json")
+    assert json.loads(result.read_text())["weight_decay"] == 0.01
 
 
 @pytest.mark.parametrize("schedule", [*SCHEDULES, "own"])

@@ -92,6 +92,7 @@ TRAPS = """
 import dataclasses
 import os
 import signal
+import sys
 import time
 
 from dualavg_bench.recipe.schedules import SCHEDULES
@@ -111,8 +112,15 @@ def _schedule(optimizer, steps):
     return _progress
 
 
+def _in_trial():
+    frame = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.endswith("trial.py"):
+        frame = frame.f_back
+    return frame is not None
+
+
 def loss(model, batch):
-    if _folder.exists():
+    if _folder.exists() and not _in_trial():
         step = _progress.last_epoch
         with (_folder / "log").open("a") as log:
             log.write(f"{os.getpid()} {_run} {step}\\n")

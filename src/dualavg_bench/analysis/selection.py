@@ -52,6 +52,20 @@ def select(tuning: Sequence[RunResult]) -> dict[str, Chosen]:
     return chosen
 
 
+def best_so_far(tuning: Sequence[RunResult]) -> dict[str, GridPoint]:
+    """Return the best setting of each optimizer among the runs so far, the best optimizer first.
+
+    Other than in `select`, settings may have different numbers of seeds: the study is still running.
+    """
+    sign = 1 if tuning[0].higher_is_better else -1
+
+    def rank(point: GridPoint) -> tuple[bool, float, Point]:
+        return point.diverged > 0, -sign * point.mean, point.point
+
+    best = {optimizer: min(points, key=rank) for optimizer, points in sensitivity(tuning).items()}
+    return dict(sorted(best.items(), key=lambda item: rank(item[1])))
+
+
 def budget(tuning: Sequence[RunResult]) -> dict[str, Budget]:
     """Return the expected validation score of the best of m random grid points, for m = 1 to N.
 

@@ -22,6 +22,7 @@ from dualavg_bench.store.summaries import (
     GridPoint,
     GridSize,
     OptimizerSummary,
+    Reduced,
     RunEntry,
     Scores,
     Spread,
@@ -41,6 +42,7 @@ def summarize(
     test_examples: int,
     extended: Mapping[str, int] | None = None,
     failures: Sequence[FailedRun] = (),
+    reduced: Reduced | None = None,
     about: str = "",
     paper: str = "",
     workers: int | None = None,
@@ -54,6 +56,7 @@ def summarize(
         test_examples: size of the test set.
         extended: how many points were added to each optimizer's grid.
         failures: runs without a result. Their optimizers are not among the confirmed.
+        reduced: what `--budget` left out.
         about: the recipe's sentence.
         paper: the recipe's part of the paper.
         workers: how many runs were executed at the same time, if known.
@@ -95,6 +98,7 @@ def summarize(
             for name, points in grids.items()
         },
         extension=extension,
+        reduced=reduced,
         failures=sorted(failures, key=lambda run: (run.phase, run.optimizer, run.point, run.seed)),
         comparisons=compare(confirmation),
         verdict="",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dualavg_bench.analysis.formatting import counted, decimals, interval_decimals, p_text, signed, with_error
 from dualavg_bench.analysis.statistics import is_significant
-from dualavg_bench.store.summaries import FailedRun, NumericAxis, Scores, Summary
+from dualavg_bench.store.summaries import FailedRun, NumericAxis, Reduced, Scores, Summary
 
 AXIS_NAMES: dict[NumericAxis, str] = {"lr": "step size", "weight_decay": "weight decay"}
 
@@ -76,10 +76,23 @@ def failures_by_optimizer(summary: Summary) -> dict[str, list[FailedRun]]:
     return failures
 
 
+def reduction(reduced: Reduced) -> str:
+    """Return what a study with a budget has of the whole one."""
+    counts = {
+        "grid points of each optimizer": reduced.grid_points,
+        "tuning seeds": reduced.tuning_seeds,
+        "confirmation seeds": reduced.confirmation_seeds,
+    }
+    parts = [f"{kept} of {whole} {noun}" for noun, (kept, whole) in counts.items() if kept < whole]
+    return ", ".join([*parts, "no extension of grids"] if reduced.extension_refused else parts)
+
+
 def _reason_for_edge(summary: Summary, axis: NumericAxis) -> str:
     extension = summary.extension
     if axis != "lr":
         return "only step sizes are extended"
+    if summary.reduced and summary.reduced.extension_refused:
+        return f"there was no time to extend grids (--budget {summary.reduced.budget})"
     if not extension.allowed:
         return "grids were not extended (--no-extend)"
     times = "once" if extension.rounds == 1 else f"{extension.rounds} times"
@@ -161,6 +174,11 @@ def _cautions(summary: Summary) -> list[str]:
         why = textwrap.shorten(failures[0].why, 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
         first = f"the first: {why}" if len(failures) > 1 else why
         cautions.append(f"NO RESULT: {name}, because {counted(len(failures), 'run')} failed ({first})")
+    if summary.reduced:
+        cautions.append(
+            f"REDUCED STUDY: {reduction(summary.reduced)} (--budget {summary.reduced.budget}; run it without "
+            "--budget to complete it)"
+        )
     if sizes := unequal_grids(summary):
         cautions.append(f"CAUTION: unequal budgets, grid points tried: {sizes}")
     cautions += [

@@ -3,12 +3,13 @@
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dualavg_bench.recipe.optimizers import OPTIMIZERS, Entry
-from dualavg_bench.recipe.settings import Grid, Point
+from dualavg_bench.recipe.settings import Grid, Point, is_number
 
 
 def find(name: str) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
@@ -62,6 +63,20 @@ def make(
         return cls(list(params), **arguments)
     except Exception as error:  # a foreign class can raise anything
         raise ValueError(f"{name!r} cannot be made with {arguments} ({error}).") from error
+
+
+def default_weight_decay(name: str) -> float:
+    """Return the weight decay that an optimizer's class has by default: 0.01 for AdamW; 0 if it has none."""
+    parameter = inspect.signature(find(name)[0]).parameters.get("weight_decay")
+    default: Any = None if parameter is None else parameter.default
+    return float(default) if is_number(default) else 0.0
+
+
+def complete(name: str, grid: Grid) -> Grid:
+    """Return a grid with the weight decay of the optimizer's class, unless it names its own."""
+    return (
+        grid if grid.weight_decay is not None else replace(grid, weight_decay=(default_weight_decay(name),))
+    )
 
 
 def try_out(name: str, grid: Grid) -> None:

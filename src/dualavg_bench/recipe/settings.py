@@ -76,10 +76,13 @@ AXES = tuple(axis.name for axis in fields(Point))
 
 @dataclass(frozen=True)
 class Grid:
-    """The settings that an optimizer is tuned over, and `settings` that are fixed."""
+    """The settings that an optimizer is tuned over, and `settings` that are fixed.
+
+    An optimizer whose grid names no weight decay gets its class's own default; see `registry.complete`.
+    """
 
     lr: tuple[float, ...]
-    weight_decay: tuple[float, ...] = (0.0,)
+    weight_decay: tuple[float, ...] | None = None
     schedule: tuple[str, ...] = ("constant",)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -87,22 +90,26 @@ class Grid:
         """Wrap scalars in tuples and validate."""
         for name in AXES:
             value = getattr(self, name)
+            if name == "weight_decay" and value is None:
+                continue
             values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
             object.__setattr__(self, name, values)
         self._check()
         for name in ("lr", "weight_decay"):
-            plain = (value if isinstance(value, int) else float(value) for value in getattr(self, name))
-            object.__setattr__(self, name, tuple(plain))  # numpy numbers become Python's
+            if (values := getattr(self, name)) is not None:  # numpy numbers become Python's
+                plain = (value if isinstance(value, int) else float(value) for value in values)
+                object.__setattr__(self, name, tuple(plain))
 
     def points(self) -> list[Point]:
-        """Return all combinations."""
-        return [Point(*values) for values in product(self.lr, self.weight_decay, self.schedule)]
+        """Return all combinations. A weight decay that is not named counts as one value, 0."""
+        decays = (0.0,) if self.weight_decay is None else self.weight_decay
+        return [Point(*values) for values in product(self.lr, decays, self.schedule)]
 
     def _check(self) -> None:
         for value in self.lr:
             valid = is_number(value) and 0 < value < math.inf
             require(valid, f"lr of a grid must be numbers > 0, got {value!r}.")
-        for value in self.weight_decay:
+        for value in self.weight_decay or ():
             valid = is_number(value) and 0 <= value < math.inf
             require(valid, f"weight_decay of a grid must be numbers >= 0, got {value!r}.")
         named = all(isinstance(name, str) for name in self.schedule)

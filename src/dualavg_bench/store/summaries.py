@@ -125,6 +125,22 @@ class Extension(Model):
     most: Count
 
 
+class Reduced(Model):
+    """What a study has because of `--budget`, and what the whole study would have."""
+
+    budget: str
+    tuning_seeds: tuple[PositiveInt, PositiveInt]
+    grid_points: tuple[PositiveInt, PositiveInt]  # of each optimizer, without extensions
+    confirmation_seeds: tuple[PositiveInt, PositiveInt]
+    extension_refused: bool  # a best lr was at the end of its grid, and there was no time to extend it
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether anything was left out."""
+        counts = (self.tuning_seeds, self.grid_points, self.confirmation_seeds)
+        return self.extension_refused or any(kept < whole for kept, whole in counts)
+
+
 class FailedRun(Setting):
     """A run without a result: it raised an exception, or crashed its workers."""
 
@@ -211,6 +227,7 @@ class Summary(Document):
     command: Annotated[str, Field(pattern="^dualavg (study|horizon) .")]
     optimizers: dict[str, OptimizerSummary]
     extension: Extension
+    reduced: Reduced | None = None
     failures: list[FailedRun]
     comparisons: list[Comparison]  # ordered by the rank of `a`, then of `b`
     verdict: str

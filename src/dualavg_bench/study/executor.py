@@ -10,8 +10,8 @@ import threading
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ from typing import Any
 from dualavg_bench.recipe import RecipeError, Scale
 from dualavg_bench.recipe.user_code import RecipeRaised
 from dualavg_bench.run.spec import RunSpec
+from dualavg_bench.run.trial import Cost
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.study.failures import Failure, StudyFailed, run_name
-from dualavg_bench.study.worker import MOST_CRASHES, TooManyCrashesError, execute_one
+from dualavg_bench.study.worker import MOST_CRASHES, TooManyCrashesError, execute_one, try_out
 
+SCHEDULER_GONE = "The dask scheduler went away. Run the command again to resume."
 NOTICE_SECONDS = 5.0  # after which a notice about missing or unsuitable workers is given
 
 
@@ -96,23 +98,20 @@ class Executor:
             if name not in results
         }
         completed = as_completed(list(futures))
-        notice = threading.Timer(NOTICE_SECONDS, self._check_workers)
-        notice.daemon = True
-        notice.start()
         try:
-            for future in completed:
-                spec = futures.pop(future)
-                outcome = self._outcome(future, spec, folders)
-                future.release()
-                if outcome is None:
-                    retry = self._submit(spec, folders[spec.hash], resources)
-                    futures[retry] = spec
-                    completed.add(retry)
-                else:
-                    results[spec.hash] = outcome
-                    finished(spec, outcome)
+            with self._noticing_missing_workers():
+                for future in completed:
+                    spec = futures.pop(future)
+                    outcome = self._outcome(future, spec, folders)
+                    future.release()
+                    if outcome is None:
+                        retry = self._submit(spec, folders[spec.hash], resources)
+                        futures[retry] = spec
+                        completed.add(retry)
+                    else:
+                        results[spec.hash] = outcome
+                        finished(spec, outcome)
         finally:
-            notice.cancel()
             self.client.cancel(list(futures))
         failures = [r for r in results.values() if isinstance(r, Failure)]
         successes = [r for spec in specs if isinstance(r := results[spec.hash], RunResult)]
@@ -120,13 +119,48 @@ class Executor:
             raise StudyFailed(failures, successes)
         return successes
 
+    def try_out(self, specs: Mapping[str, RunSpec], *, timed: bool) -> dict[str, Cost]:
+        """Try a step of each optimizer on a worker, whose machine may differ from this one."""
+        from distributed import KilledWorker, as_completed
+
+        located = {name: _located(spec) for name, spec in specs.items()}
+        resources = {"GPU": 1} if self._has_gpus() else None
+        future = self.client.submit(
+            *(try_out, located, self.scale, self.data),
+            timed=timed,
+            key=f"trial-{self.study}",
+            priority=1,
+            pure=False,
+            resources=resources,
+        )
+        try:
+            with self._noticing_missing_workers():
+                next(iter(as_completed([future])))
+            if future.cancelled():
+                raise StoreError(SCHEDULER_GONE)
+            if isinstance(future.exception(), KilledWorker):
+                raise StoreError("The trial of a training step killed its workers (out of memory?).")
+            costs: dict[str, Cost] = future.result()
+        finally:
+            self.client.cancel([future])
+        return costs
+
+    @contextmanager
+    def _noticing_missing_workers(self) -> Iterator[None]:
+        """Check after a while in the block whether there are workers."""
+        notice = threading.Timer(NOTICE_SECONDS, self._check_workers)
+        notice.daemon = True
+        notice.start()
+        try:
+            yield
+        finally:
+            notice.cancel()
+
     def _submit(self, spec: RunSpec, folder: RunFolder, resources: dict[str, int] | None) -> Any:
         number = next(self.numbers)  # runs start in the order of submission
-        if spec.recipe.endswith(".py"):  # a worker may have another current folder
-            spec = replace(spec, recipe=str(Path(spec.recipe).absolute()))
         return self.client.submit(
             execute_one,
-            spec,
+            _located(spec),
             self.scale,
             folder,
             self.data,
@@ -144,7 +178,7 @@ class Executor:
         from distributed import KilledWorker
 
         if future.cancelled():
-            raise StoreError("The dask scheduler went away. Run the command again to resume.")
+            raise StoreError(SCHEDULER_GONE)
         error = future.exception()
         if error is None:
             result: RunResult | None = future.result()
@@ -191,3 +225,10 @@ class Executor:
                 self.notify(
                     f"a worker with {most} threads takes one run at a time: start {most} with --nthreads 1"
                 )
+
+
+def _located(spec: RunSpec) -> RunSpec:
+    """Return a spec with the full path of its recipe's file: a worker may have another current folder."""
+    if spec.recipe.endswith(".py"):
+        return replace(spec, recipe=str(Path(spec.recipe).absolute()))
+    return spec

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,12 +31,26 @@ from dualavg_bench.run.data import check, fingerprint, read
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import read_document, write_document
 from dualavg_bench.store.files import StoreError
+from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.results import RunResult
-from dualavg_bench.store.summaries import Extension, FailedRun, Summary
+from dualavg_bench.store.summaries import Extension, FailedRun, Reduced, Summary
 from dualavg_bench.study.extension import MOST_EXTENSIONS, further_points
 from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
 
 Execute = Callable[[Sequence[RunSpec]], list[RunResult]]
+
+
+class Limit(Protocol):
+    """What a study may do in the time that it has; see `budget.py`."""
+
+    def may_extend(self, study: "Study", points: dict[str, list[Point]], tuned: Sequence[RunResult]) -> bool:
+        """Return whether there is time to tune these points, some of them new, and to confirm."""
+
+    def confirmation_seeds(self, study: "Study", choice: dict[str, Point]) -> int:
+        """Return the number of confirmation seeds that there is time for."""
+
+    def reduced(self, study: "Study", confirmation_seeds: int) -> Reduced | None:
+        """Return what a study has of the whole one; None if it has all of it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class Study:
     codes: dict[str, Code] = field(default_factory=dict)  # by optimizer; fixed once the study runs
     data_given: bool = False  # whether --data was given
     kept: list[Path] = field(default_factory=list)  # files of an earlier study that were copied
+    tried: set[str] = field(default_factory=set)  # optimizers that passed a trial
     train_examples: int | None = None
     own_steps: int | None = None  # of the recipe, if the runs of this study have another length
 
@@ -80,13 +95,16 @@ class Study:
                 raise ValueError(f"{folder} is a file: --out must be a folder, or the name of a new one.")
         recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
+        grids = dict(recipe.grids)
         for name in chosen:
-            if name not in recipe.grids:
+            if name not in grids:
                 raise ValueError(
                     f"Recipe {recipe.name} has no grid for {name!r}: it has {', '.join(recipe.grids)}."
                 )
-            registry.try_out(name, recipe.grids[name])
-            _check_grid(recipe, name, recipe.grids[name])
+            grids[name] = registry.complete(name, grids[name])
+            registry.try_out(name, grids[name])
+            _check_grid(recipe, name, grids[name])
+        recipe = replace(recipe, grids=grids)
         if twice := _repeated(chosen):
             raise ValueError(f"The optimizer {twice[0]} is named more than once: name each once.")
         folder = data or root.absolute() / "data"
@@ -146,25 +164,44 @@ class Study:
             versions={**code.packages, "torch": torch.__version__, "dualavg": version("dualavg")},
         )
 
+    def points(self) -> dict[str, list[Point]]:
+        """Return the grid points of each optimizer."""
+        return {name: self.recipe.grids[name].points() for name in self.names}
+
+    def to_try(self, *, everything: bool = False) -> dict[str, RunSpec]:
+        """Return a run of each optimizer, or of those that were neither tried nor have a finished run."""
+        specs = {}
+        for name, points in self.points().items():
+            first = [self.spec(name, point, 0, test=False) for point in points]
+            folders = (RunFolder.of(self.out, self.recipe.name, spec.hash) for spec in first)
+            known = name in self.tried or any(folder.result() for folder in folders)
+            if everything or not known:
+                specs[name] = first[0]
+        return specs
+
     def tuning(self, points: dict[str, list[Point]]) -> list[RunSpec]:
-        """Return one spec per optimizer, grid point and tuning seed, seed by seed."""
+        """Return one spec per optimizer, grid point and tuning seed, seed by seed.
+
+        Optimizers take turns, so that each has a first result early.
+        """
         return [
-            self.spec(name, point, seed, test=False)
+            self.spec(name, grid[i], seed, test=False)
             for seed in range(self.recipe.seeds.tune)
-            for name in points
-            for point in points[name]
+            for i in range(max(map(len, points.values()), default=0))
+            for name, grid in points.items()
+            if i < len(grid)
         ]
 
-    def confirmation(self, choice: dict[str, Point]) -> list[RunSpec]:
+    def confirmation(self, choice: dict[str, Point], seeds: int | None = None) -> list[RunSpec]:
         """Return one spec per optimizer and fresh seed, at the setting that tuning chose."""
         return [
             self.spec(name, choice[name], FIRST_CONFIRMATION_SEED + seed, test=True)
-            for seed in range(self.recipe.seeds.confirm)
+            for seed in range(seeds or self.recipe.seeds.confirm)
             for name in choice
         ]
 
     def run(
-        self, execute: Execute, *, extend: bool = True, workers: int | None = None
+        self, execute: Execute, *, extend: bool = True, workers: int | None = None, limit: Limit | None = None
     ) -> tuple[Summary, list[RunResult]]:
         """Tune, extend and confirm; write the summary; return it and all runs.
 
@@ -172,13 +209,14 @@ class Study:
             execute: executes runs, and returns their results in order.
             extend: add step sizes while the best is at the end of its grid.
             workers: number of workers, for the page.
+            limit: what may be done in a given time.
 
         Raises:
             Incomplete: some optimizers have no result; raised when the summary of the others is written.
             StudyFailed: no optimizer has a result.
         """
         attempts = _Attempts(execute)
-        points = {name: self.recipe.grids[name].points() for name in self.names}
+        points = self.points()
         tuned = attempts(self.tuning(points))
         rounds = 0
         while True:
@@ -187,24 +225,28 @@ class Study:
             if not points:
                 raise StudyFailed(attempts.failures)
             further = further_points(tuned, points) if extend and rounds < MOST_EXTENSIONS else {}
-            if not further:
+            larger = {name: points[name] + further[name] for name in further}
+            if not further or (limit and not limit.may_extend(self, larger, tuned)):
                 break
             rounds += 1
-            points = {name: points[name] + further[name] for name in points}
+            points = larger
             tuned = attempts(self.tuning(points))
         chosen = select(tuned)
         choice = {name: chosen[name].point for name in points}
-        confirmed = attempts(self.confirmation(choice))
+        seeds = limit.confirmation_seeds(self, choice) if limit else self.recipe.seeds.confirm
+        reduced = limit.reduced(self, seeds) if limit else None
+        confirmed = attempts(self.confirmation(choice, seeds))
         complete = attempts.without_failed(points)
         runs = tuned + [run for run in confirmed if run.optimizer in complete]
         earlier = self._earlier_summary()
         summary = summarize(
             runs,
-            command=self.command(extend=extend),
+            command=self.command(extend=extend, budget=reduced.budget if reduced else None),
             extension=Extension(allowed=extend, rounds=rounds, most=MOST_EXTENSIONS),
             extended={name: len(points[name]) - len(self.recipe.grids[name].points()) for name in points},
             test_examples=self.test_examples,
             failures=[_failed_run(failure) for failure in attempts.failures],
+            reduced=reduced,
             about=self.recipe.about,
             paper=self.recipe.paper,
             workers=workers or (earlier.times.workers if earlier else None),
@@ -237,7 +279,7 @@ class Study:
         except StoreError:
             return None
 
-    def command(self, *, extend: bool, lengths: Sequence[int] = ()) -> str:
+    def command(self, *, extend: bool, lengths: Sequence[int] = (), budget: str | None = None) -> str:
         """Return the command that runs the study again, or a horizon of several `lengths`."""
         if self.own_steps is not None:
             lengths = lengths or [self.recipe.steps]
@@ -247,6 +289,7 @@ class Study:
         words += ["--optimizers", ",".join(self.names)]
         if self.data_given or self.recipe.scale != "quick":
             words += ["--data", "DIR"]
+        words += ["--budget", budget] if budget else []
         return shlex.join(words + ([] if extend else ["--no-extend"]))
 
     def _keep_if_other(self, earlier: Summary, summary: Summary) -> None:

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,7 @@ import torch
 from dualavg_bench.recipe import Scale
 from dualavg_bench.recipe.loading import load
 from dualavg_bench.recipe.registry import module_of
+from dualavg_bench.run import trial
 from dualavg_bench.run.code import trace
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.run.training import Interrupted, run
@@ -57,6 +58,17 @@ def execute_one(spec: RunSpec, scale: Scale, folder: RunFolder, data: Path, stud
                 return run(spec, recipe, folder, data, checkpoint_seconds=seconds, should_stop=is_cancelled)
     except (RunLockedError, Interrupted):
         return None
+
+
+def try_out(specs: Mapping[str, RunSpec], scale: Scale, data: Path, *, timed: bool) -> dict[str, trial.Cost]:
+    """Try a step of each optimizer on this worker; see `run.trial`."""
+    with _ONE_RUN_PER_PROCESS:
+        for spec in specs.values():
+            _check_versions(spec)
+        spec = next(iter(specs.values()))
+        recipe, _ = load(spec.recipe, scale)
+        recipe = replace(recipe, steps=spec.settings["steps"])
+        return trial.try_out(specs, recipe, data, timed=timed)
 
 
 def _cancellation() -> Callable[[], bool]:

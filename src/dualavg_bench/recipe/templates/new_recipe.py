@@ -69,7 +69,8 @@ def evaluate(model: nn.Module, batches) -> dict[str, float]:
 #    a best lr is at the end of its grid, all grids are extended. Schedules: constant, linear, cosine,
 #    trapezoid, stagewise, inverse_sqrt, flat_drop, tail. Optimizers: mda, da, da+momentum, sgd, adam, adamw,
 #    or a dotted path, such as "madgrad.MADGRAD" (lr like Adam's) or "schedulefree.SGDScheduleFree" (constant,
-#    lr to 10 x SGD's).
+#    lr to 10 x SGD's). Without weight_decay an optimizer gets its class's default: 0.01 for adamw, 0 for the
+#    other five.
 #    Further settings and their defaults: accumulate=1, precision="float32", clip_norm=None, compile=False,
 #    threads=1, evaluations=10, eval_batch_size=None, report="last" (or "best": the network with the best
 #    validation score), diverged_above=10.0 times the first training loss; see
