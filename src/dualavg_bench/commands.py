@@ -15,7 +15,7 @@ from dualavg_bench.recipe import Point, RecipeError, Scale, registry
 from dualavg_bench.report import horizon_page
 from dualavg_bench.report.study_page import render, render_comparison
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-from dualavg_bench.run import training
+from dualavg_bench.run import pretraining
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import has_field, read_document
 from dualavg_bench.store.files import StoreError, write_atomically
@@ -223,7 +223,7 @@ def run_one(
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         with Progress(console=console, disable=not (console.is_terminal and is_first)) as progress:
             task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
-            result = training.run(
+            result = pretraining.run(
                 spec,
                 study.recipe,
                 RunFolder.of(study.out, study.recipe.name, spec.hash),

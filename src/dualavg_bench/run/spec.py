@@ -25,6 +25,7 @@ class RunSpec:
     test: bool  # whether the run reads the test split
     versions: Mapping[str, str]  # of torch, dualavg, and the packages that the code imports
     processes: int = 1  # that share the run: dropout and sums depend on them
+    start: "RunSpec | None" = None  # of the run whose network this one starts from
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values, with lists for tuples: what a result keeps."""
@@ -32,6 +33,7 @@ class RunSpec:
         values["point"] = [getattr(self.point, axis) for axis in AXES]
         for name in ("settings", "optimizer_settings", "versions"):
             values[name] = as_json(values[name])
+        values["start"] = None if self.start is None else self.start.hash
         del values["recipe"]  # where its file lies changes no result
         plain: dict[str, Any] = json.loads(json.dumps(values))
         return plain
