@@ -2,8 +2,8 @@
 
 books-wiki has Wikipedia first and novels after it, and nothing in the files marks the change. It is found by
 a fixed rule: count the lines that contain a mark of the new kind, such as a personal pronoun, and cut where
-two rates, one before the cut and one after it, explain the counts best (maximum likelihood). In the books-wiki
-of this project's results the three cuts are exact: the line after each is the first one of a novel.
+two rates, one before the cut and one after it, explain the counts best (maximum likelihood). In this
+project's copy of books-wiki all three cuts are exact: the line after each is the first one of a novel.
 
 The BPE is learnt from the old kind alone: a pretrained network comes with its vocabulary.
 """

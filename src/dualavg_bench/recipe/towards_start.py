@@ -50,7 +50,7 @@ class SGDTowardsStart(_TowardsStart):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     def _update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        # h_k = g_k + strength (x_k - x_0)
+        # h_k = g_k + strength (x_k - x_0), the gradient with the penalty
         h = grad.add(p - state["start"], alpha=group["weight_decay"])
         # m_k = momentum m_{k-1} + h_k, as torch.optim.SGD
         m = state["m"].mul_(group["momentum"]).add_(h)
