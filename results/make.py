@@ -1,4 +1,4 @@
-"""Write the tables and figures of README.md and docs/results.md from the files in results/mini.
+"""Write the tables and figures of README.md and docs from the files in results/mini.
 
     python results/make.py            # write; `make results` does this
     python results/make.py --check    # change nothing; fail if a page differs from the files
@@ -21,7 +21,7 @@ from tables import Results
 from dualavg_bench.store.files import StoreError
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "fine-tuning.md")
 MARKER = "<!-- results: "
 BLOCK = re.compile(rf"({MARKER}([\w-]+) -->\n)(?:(?!{MARKER}).)*?(<!-- end -->)", re.DOTALL)
 FIGURES = ROOT / "docs" / "img"
@@ -42,6 +42,10 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "horizon": tables.horizon,
     "pull": tables.pull,
     "costs": tables.costs,
+    "finetune": tables.forgetting,
+    "finetune-figure": tables.frontier_figure,
+    "finetune-equal": tables.at_equal_score,
+    "finetune-scores": tables.fine_tuning,
 }
 
 
