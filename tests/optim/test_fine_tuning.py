@@ -163,7 +163,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(pretraining_steps=10, steps=10)
+    module.main(pretraining_steps=2, steps=2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("before")
     assert len(lines) == 7
