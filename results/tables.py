@@ -251,16 +251,16 @@ def forgetting(results: Results) -> str:
         begin = frontier.start(summary)
         if not levels or also is None or begin is None:
             continue
-        level = levels[0]
+        level, task = levels[0], FINE_TUNED[recipe]
         places = interval_decimals(each.interval or (None, None) for each in level.estimates)
         unit = "%" if also.unit == "%" else f" {also.unit}"
-        kept = ", ".join(
+        kept = "; ".join(
             f"{NAMES[each.optimizer]} {each.value:.{places}f}"
             for each in level.estimates
             if each.value is not None
         )
         sentences.append(
-            f"{FINE_TUNED[recipe].capitalize()}: at {summary.metric} {level.metric:.{places}f}{unit}, "
+            f"{task[0].upper()}{task[1:]}: at {summary.metric} {level.metric:.{places}f}{unit}, "
             f"{also.name} (before: {begin[1]:.{places}f}) is {kept} (n = {level.seeds}; {_better(also)})."
         )
     return " ".join(sentences) or "Not run yet."
