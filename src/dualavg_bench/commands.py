@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def run_one(
     grid = study.recipe.grids.get(optimizer)
     point = Point(lr, weight_decay, schedule or (grid.schedule[0] if grid else "constant"))
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
-    spec = replace(study.spec(optimizer, point, seed, test=False), processes=processes)
+    spec = study.spec(optimizer, point, seed, test=False).shared_by(processes)
     if processes > 1:
         dist.init_process_group()
     try:

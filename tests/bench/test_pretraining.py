@@ -141,3 +141,10 @@ def test_a_start_with_several_points_is_refused(tmp_path):
         make_recipe(start=replace(start, grids={"adamw": Grid((0.1, 0.2))}))
     with pytest.raises(ValueError, match="must have another name"):
         make_recipe(start=replace(start, name="lines"))
+
+
+def test_processes_that_share_a_run_also_train_its_start(tmp_path):
+    spec = starting.specify(starting.make(tmp_path))
+    shared = spec.shared_by(2)
+    assert (shared.processes, shared.start.processes) == (2, 2)
+    assert shared.start.hash != spec.start.hash

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dualavg_bench.recipe.settings import AXES, Point, as_json
@@ -37,6 +37,11 @@ class RunSpec:
         del values["recipe"]  # where its file lies changes no result
         plain: dict[str, Any] = json.loads(json.dumps(values))
         return plain
+
+    def shared_by(self, processes: int) -> "RunSpec":
+        """Return the spec of the same run in several processes, which also train its start."""
+        start = None if self.start is None else self.start.shared_by(processes)
+        return replace(self, processes=processes, start=start)
 
     @property
     def hash(self) -> str:
