@@ -105,8 +105,8 @@ def valid_score(task: str, scale: str, data: Path | None, out: Path, case: str, 
     """Train one run, unless it is finished, and return its last validation score."""
     settings = dict(CASES[case])
     decay, lr = settings.pop("decay", 0.0), settings.pop("lr", 1.0)
-    study = Study.of(str(TASKS / f"{task}.py"), scale, out, data, ["dadapt_mda"])
-    schedule = study.recipe.grids["dadapt_mda"].schedule[0]
+    study = Study.of(str(TASKS / f"{task}.py"), scale, out, data, ["dadapt-mda"])
+    schedule = study.recipe.grids["dadapt-mda"].schedule[0]
     name = f"{Path(__file__).stem}.Variant"
     spec = study.spec(name, Point(lr, decay, schedule), seed, test=False)
     spec = replace(spec, optimizer_settings=settings)

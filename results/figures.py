@@ -7,15 +7,20 @@ from typing import Any
 import untuned
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from tables import COMPARED, NAMES, TASKS, Results
+from tables import COMPARED, FINE_TUNED, NAMES, TASKS, Results
 
 from dualavg_bench.analysis.statistics import describe
+from dualavg_bench.report.drawing import LIGHT, dash, looks
+from dualavg_bench.report.drawing import MARKERS as FRONTIER_MARKERS
+from dualavg_bench.report.frontier import draw_frontiers
 from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.summaries import Scores, Summary
 
 STYLE = Path(__file__).parent.parent / "docs" / "figures" / "dualavg.mplstyle"
 COLOURS = {"mda": "#0072b2", "sgd": "#d55e00", "adam": "#009e73"}
+LOOKS = looks(["mda", "dadapt-mda", "sgd", "sgd+l2sp", "adamw", "adamw+start", "adamw+lora"])
 MARKERS = {"mda": "o", "sgd": "s", "adam": "^"}
 DASHES: dict[str, Any] = {"mda": "-", "sgd": (0, (6, 2)), "adam": (0, (2, 1.5))}
 
@@ -30,6 +35,8 @@ def draw(results: Results, folder: Path) -> list[Path]:
             drawn.append(_curves(results, folder / "results_curves.svg"))
         if results.untuned.keys() & results.studies.keys():
             drawn.append(untuned.draw(results, folder / "results_untuned.svg"))
+        if results.fine_tuned:
+            drawn.append(_frontiers(results, folder / "results_finetune.svg"))
     return drawn
 
 
@@ -70,6 +77,23 @@ def _against_length(ax: Axes, horizon: Horizon, field: str) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set(xlabel="steps of a run")
     ax.grid(visible=True)
+
+
+def _frontiers(results: Results, path: Path) -> Path:
+    """Old score against new score, a panel per task."""
+    columns = len(results.fine_tuned)
+    figure, axes = plt.subplots(1, columns, figsize=(4.4 * columns, 4.6), layout="constrained", squeeze=False)
+    handles: dict[str, Any] = {}
+    for ax, (recipe, summary) in zip(axes[0], results.fine_tuned.items(), strict=True):
+        look = {name: LOOKS[name] for name in summary.optimizers}
+        draw_frontiers(ax, summary, look)
+        ax.set(title=FINE_TUNED[recipe].replace(", ", ",\n", 1))
+        ax.grid(visible=True)
+        for name, i in look.items():
+            line = Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=FRONTIER_MARKERS[i])
+            handles.setdefault(NAMES[name], line)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
+    return _save(figure, path)
 
 
 def _curves(results: Results, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Write the tables and figures of README.md and docs/results.md from the files in results/mini.
+"""Write the tables and figures of README.md and docs from the files in results/mini.
 
     python results/make.py            # write; `make results` does this
     python results/make.py --check    # change nothing; fail if a page differs from the files
@@ -22,7 +22,10 @@ from tables import Results
 from dualavg_bench.store.files import StoreError
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "learning-rate-free")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "learning-rate-free", "fine-tuning")),
+)
 MARKER = "<!-- results: "
 BLOCK = re.compile(rf"({MARKER}([\w-]+) -->\n)(?:(?!{MARKER}).)*?(<!-- end -->)", re.DOTALL)
 FIGURES = ROOT / "docs" / "img"
@@ -45,6 +48,10 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "costs": tables.costs,
     "untuned": untuned.untuned,
     "untuned-goals": untuned.goals,
+    "finetune": tables.forgetting,
+    "finetune-figure": tables.frontier_figure,
+    "finetune-equal": tables.at_equal_score,
+    "finetune-scores": tables.fine_tuning,
 }
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from dualavg_bench.analysis import paper
+from dualavg_bench.analysis import frontier, paper
 from dualavg_bench.analysis.formatting import (
     decimals,
     duration,
@@ -18,6 +18,7 @@ from dualavg_bench.analysis.formatting import (
 from dualavg_bench.analysis.statistics import is_significant, paired_interval
 from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.horizons import Horizon
+from dualavg_bench.store.results import SecondScore
 from dualavg_bench.store.summaries import Comparison, Scores, Summary
 
 FOLDER = Path(__file__).parent / "mini"
@@ -29,6 +30,11 @@ NAMES = {
     "da+momentum": "+ momentum",
     "pull.FadingPull": "pull fades with lr",
     "pull.NoPull": "no pull",
+    "adamw": "AdamW",
+    "adamw+start": "AdamW, decay to the start",
+    "adamw+lora": "LoRA (AdamW)",
+    "sgd+l2sp": "SGD+M with L2-SP",
+    "dadapt-mda": "D-Adapt MDA",
 }
 TASKS = {
     "cifar10": "images, CIFAR-10",
@@ -38,6 +44,10 @@ TASKS = {
     "wikitext103": "language model, WikiText-2",
     "roberta": "masked language model, Wikipedia and novels",
     "cifar10_ablation": "ablation, CIFAR-10",
+}
+FINE_TUNED = {
+    "finetune_lm": "language model, Wikipedia to novels",
+    "finetune_vision": "images, five classes of CIFAR-10 to the others",
 }
 COMPARED = ("mda", "sgd", "adam")
 D = TypeVar("D", Summary, Horizon)
@@ -64,6 +74,11 @@ class Results:
     def studies(self) -> dict[str, Summary]:
         """The studies of the paper's experiments, by recipe."""
         return self._read("")
+
+    @cached_property
+    def fine_tuned(self) -> dict[str, Summary]:
+        """The studies of the fine-tuning recipes."""
+        return self._checked({name: self.folder / f"{name}.json" for name in FINE_TUNED}, Summary)
 
     @cached_property
     def horizons(self) -> dict[str, Horizon]:
@@ -192,6 +207,80 @@ def pull(results: Results) -> str:
     return table(header, rows)
 
 
+def fine_tuning(results: Results) -> str:
+    """Both test scores of every optimizer at its chosen setting."""
+    header = ["task", "optimizer", "new (test)", "old (test)", "lr", "decay or strength", "n"]
+    rows = []
+    for recipe, summary in results.fine_tuned.items():
+        both = frontier.both_scores(summary)
+        places = [decimals(pair[k].se for pair in both.values()) for k in (0, 1)]
+        for name, pair in both.items():
+            scores = [with_error(part, digits) for part, digits in zip(pair, places, strict=True)]
+            chosen = summary.optimizers[name].chosen
+            setting = [f"{chosen.lr:g}", f"{chosen.weight_decay:g}"]
+            rows.append([f"`{recipe}`, {_metric(summary)}", NAMES[name], *scores, *setting, str(pair[0].n)])
+    return table(header, rows)
+
+
+def at_equal_score(results: Results) -> str:
+    """The old score of every optimizer at equal new scores, and the difference from the best."""
+    header = ["task", "at", "optimizer", "old score (95% interval)", "from the best (95% interval)", "seeds"]
+    rows = []
+    for recipe, summary in results.fine_tuned.items():
+        for level in frontier.at_equal_score(summary):
+            places = interval_decimals(each.interval or (None, None) for each in level.estimates)
+            at = f"{summary.metric} {level.metric:.{places}f}"
+            for each in level.estimates:
+                cells = ["not reached", ""]
+                if each.value is not None:
+                    cells[0] = _with_interval(f"{each.value:.{places}f}", each.interval, places)
+                if each.difference is not None:
+                    difference = signed(each.difference, places)
+                    cells[1] = _with_interval(difference, each.difference_interval, places, sign="+")
+                rows.append([f"`{recipe}`", at, NAMES[each.optimizer], *cells, str(level.seeds)])
+    return table(header, rows)
+
+
+def _with_interval(value: str, interval: tuple[float, float] | None, places: int, sign: str = "") -> str:
+    if interval is None:
+        return value
+    low, high = (f"{end:{sign}.{places}f}".replace("-", "\N{MINUS SIGN}") for end in interval)
+    return f"{value} ({low} to {high})"
+
+
+def forgetting(results: Results) -> str:
+    """One sentence per task: the old score at an equal new score, from best to worst."""
+    sentences = []
+    for recipe, summary in results.fine_tuned.items():
+        levels, also = frontier.at_equal_score(summary), summary.also
+        begin = frontier.start(summary)
+        if not levels or also is None or begin is None:
+            continue
+        level, task = levels[0], FINE_TUNED[recipe]
+        places = interval_decimals(each.interval or (None, None) for each in level.estimates)
+        unit = "%" if also.unit == "%" else f" {also.unit}"
+        kept = "; ".join(
+            f"{NAMES[each.optimizer]} {each.value:.{places}f}"
+            for each in level.estimates
+            if each.value is not None
+        )
+        sentences.append(
+            f"{task[0].upper()}{task[1:]}: at {summary.metric} {level.metric:.{places}f}{unit}, "
+            f"{also.name} (before: {begin[1]:.{places}f}) is {kept} (n = {level.seeds}; {_better(also)})."
+        )
+    return " ".join(sentences) or "Not run yet."
+
+
+def _better(also: SecondScore) -> str:
+    return "higher is better" if also.higher_is_better else "lower is better"
+
+
+def frontier_figure(results: Results) -> str:
+    """The figure, if there is one."""
+    alt = "Old score against new score: a dot for each setting, a line for each optimizer, the start marked."
+    return f"![{alt}](img/results_finetune.svg)" if results.fine_tuned else "Not run yet."
+
+
 def horizon(results: Results) -> str:
     """Test score and training loss at every run length."""
     columns = [f"{NAMES[name]}: {part}" for part in ("test", "training loss") for name in COMPARED]
@@ -212,7 +301,11 @@ def costs(results: Results) -> str:
     """Runs, seeds and computing time of every study."""
     header = ["study", "runs", "grid points each", "tuning seeds", "n", "time of a run", "computing time"]
     rows = []
-    kinds = {"": results.studies, "-pull": results.pulls, "-untuned": results.untuned}
+    kinds = {
+        "": results.studies | results.fine_tuned,
+        "-pull": results.pulls,
+        "-untuned": results.untuned,
+    }
     named = [(f"{name}{kind}", each) for kind, studies in kinds.items() for name, each in studies.items()]
     for name, summary in named:
         first = next(iter(summary.optimizers.values()))

@@ -9,7 +9,7 @@ from tables import TASKS, Results, by_seed, metric, paired, score, table
 from dualavg_bench.analysis.paper import MARGINS, margin_as_number
 from dualavg_bench.store.summaries import Summary
 
-OURS = "dadapt_mda"
+OURS = "dadapt-mda"
 NAMES = {
     OURS: "DAdaptMDA",
     "dadaptation.DAdaptSGD": "DAdaptSGD",

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support import two_scores
 from support.made_up_horizon import horizon
 from support.synthetic_runs import renamed, study, summarize
 
@@ -37,6 +38,9 @@ def made_up(make, tmp_path: Path):
     untuned = study(scale="mini", lrs=dict.fromkeys(make.untuned.NAMES, (0.1, 0.3, 1.0)))
     write_document(tmp_path / "cifar10-untuned.json", summarize(untuned))
     write_document(tmp_path / "cifar10-horizon.json", horizon(scale="mini"))
+    grid = {"mda": two_scores.GRID["a"], "adamw": two_scores.GRID["b"]}
+    tuned = two_scores.runs(grid, spread=0.1, recipe="finetune_lm", scale="mini")
+    write_document(tmp_path / "finetune_lm.json", summarize(tuned))
     return make.Results(tmp_path)
 
 
@@ -87,8 +91,20 @@ def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
 
 def test_nothing_that_was_not_run_is_printed(make, tmp_path: Path) -> None:
     nothing = make.Results(tmp_path)
-    for name in ("scores", "training", "target", "horizon", "pull", "costs", "untuned", "untuned-goals"):
+    later = [name for name in make.BLOCKS if name.startswith(("finetune", "untuned"))]
+    for name in ("scores", "training", "target", "horizon", "pull", "costs", *later):
         assert make.BLOCKS[name](nothing) == "Not run yet."
+
+
+def test_fine_tuning_is_published_with_both_scores(make, made_up) -> None:
+    # See test_frontier.py: at 78.5, mda has 81.5 and adamw 53.
+    equal = make.BLOCKS["finetune-equal"](made_up)
+    assert "| accuracy 78.500 | MDA | 81.500 (81.400 to 81.600) |  | 4 |" in equal
+    assert "| accuracy 78.500 | AdamW | 53.000 (52.800 to 53.200) | \N{MINUS SIGN}28.500 (" in equal
+    assert "AdamW | 84.500 ± 0.058 | 40.00 ± 0.00" in make.BLOCKS["finetune-scores"](made_up)
+    said = make.BLOCKS["finetune"](made_up)
+    assert said.startswith("Language model, Wikipedia to novels: at accuracy 78.5")
+    assert "(img/results_finetune.svg)" in make.BLOCKS["finetune-figure"](made_up)
 
 
 def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_up) -> None:
@@ -133,7 +149,7 @@ def test_a_figure_that_differs_is_noticed(make, made_up, tmp_path: Path, monkeyp
 
 def test_every_file_and_every_table_is_published(make) -> None:
     known = {f"{name}{kind}" for name in make.tables.TASKS for kind in ("", "-pull", "-horizon", "-untuned")}
-    assert {file.stem for file in FILES} <= known
+    assert {file.stem for file in FILES} <= known | set(make.tables.FINE_TUNED)
     text = "".join(page.read_text() for page in make.PAGES)
     assert {name for name in make.BLOCKS if f"{make.MARKER}{name} -->" not in text} == set()
 
@@ -149,6 +165,7 @@ def test_figures_are_drawn_from_the_files_the_same_each_time(make, made_up, tmp_
         "results_horizon.svg",
         "results_curves.svg",
         "results_untuned.svg",
+        "results_finetune.svg",
     ]
     first = [path.read_bytes() for path in drawn]
     assert [path.read_bytes() for path in make.figures.draw(made_up, tmp_path)] == first

@@ -20,7 +20,7 @@ from typing import Any
 from dualavg_bench.recipe import Grid, Recipe, Seeds, registry
 
 OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {  # with the settings that are not defaults
-    "dadapt_mda": {},
+    "dadapt-mda": {},
     "dadaptation.DAdaptSGD": {"momentum": 0.9},
     "dadaptation.DAdaptAdam": {},
     "prodigyopt.Prodigy": {},

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from dualavg_bench.recipe import Grid, Point, RecipeError, Scale, registry
 from dualavg_bench.report import horizon_page
 from dualavg_bench.report.study_page import render, render_comparison
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
-from dualavg_bench.run import training, trial
+from dualavg_bench.run import pretraining, trial
 from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.store.documents import has_field, read_document
 from dualavg_bench.store.files import StoreError, write_atomically
@@ -279,14 +279,14 @@ def run_one(
     decay = grid.points()[0].weight_decay if weight_decay is None else weight_decay
     point = Point(lr, decay, schedule or grid.schedule[0])
     processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
-    spec = replace(study.spec(optimizer, point, seed, test=False), processes=processes)
+    spec = study.spec(optimizer, point, seed, test=False).shared_by(processes)
     if processes > 1:
         dist.init_process_group()
     try:
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         with Progress(console=console, disable=not (console.is_terminal and is_first)) as progress:
             task = progress.add_task(f"{optimizer} lr {lr:g}", total=study.recipe.steps)
-            result = training.run(
+            result = pretraining.run(
                 spec,
                 study.recipe,
                 RunFolder.of(study.out, study.recipe.name, spec.hash),

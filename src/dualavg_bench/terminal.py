@@ -19,13 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 
 from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.frontier import both_scores
 from dualavg_bench.analysis.selection import best_so_far
 from dualavg_bench.analysis.standings import leaders, optimizers
 from dualavg_bench.analysis.statistics import describe_runs
 from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
-from dualavg_bench.recipe.loading import data_needed, load
+from dualavg_bench.recipe.loading import data_needed, load, scales_of
 from dualavg_bench.recipes import builtin
-from dualavg_bench.scales import SCALES
 from dualavg_bench.store.horizons import Horizon
 from dualavg_bench.store.results import RunResult
 from dualavg_bench.store.summaries import OptimizerSummary, Summary
@@ -185,18 +185,24 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     title = f"{summary.recipe}, {summary.scale}: test {summary.metric}{unit}, {summary.report} network"
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("optimizer", overflow="fold", no_wrap=max(map(len, short.values())) <= 20)
-    for column in ("mean ± s.e.", "n", "train\nloss", "lr"):
+    second = both_scores(summary) if summary.also else {}
+    also_places = decimals(also.se for _, also in second.values())
+    for column in ("mean ± s.e.", "n", *([summary.also.name] if summary.also else []), "train\nloss", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
     for column in ("weight\ndecay", "schedule", *(["remarks"] if with_remarks else [])):
         table.add_column(column, overflow="fold")
     for name in rank(summary):
         test, chosen = summary.optimizers[name].test, summary.optimizers[name].chosen
-        score = (with_error(test, places), str(test.n)) if test else ("no result", "0")
+        score = [with_error(test, places), str(test.n)] if test else ["no result", "0"]
+        if summary.also:
+            score.append(with_error(second[name][1], also_places) if name in second else "")
         loss = f"{losses[name].mean:.{loss_places}f}" if name in losses else ""
         setting = (loss, f"{chosen.lr:g}", f"{chosen.weight_decay:g}", escape(chosen.schedule))
         table.add_row(escape(short[name]), *score, *setting, *([remarks[name]] if with_remarks else []))
     for name in without_entry:
-        table.add_row(escape(short[name]), "no result", "0", "", "", "", "", "a run failed")
+        table.add_row(
+            escape(short[name]), "no result", "0", *[""] * (5 if summary.also else 4), "a run failed"
+        )
     console.print(table)
     console.print(summary.verdict, markup=False)
     if kept:
@@ -244,7 +250,8 @@ def print_run(result: RunResult) -> None:
     if result.diverged:
         console.print(f"diverged at step {result.diverged_at}: {result.why}", markup=False)
     else:
-        names = dict.fromkeys(("loss", result.metric))
+        also = [result.also.name] if result.also and result.also.name in result.valid.names else []
+        names = dict.fromkeys(("loss", result.metric, *also))
         values = ", ".join(f"{name} {result.valid[name][-1]:.5g}" for name in names)
         best = f"; best {result.metric} {result.best_valid:.5g}" if result.report == "best" else ""
         console.print(f"validation after {result.steps} steps: {values}{best}", markup=False)
@@ -262,7 +269,7 @@ def list_recipes() -> None:
     texts = {}
     for name, path in builtin().items():
         module = importlib.import_module(path)
-        for scale in SCALES:
+        for scale in scales_of(module):
             recipe, _ = load(name, scale)
             table.add_row(
                 name if scale == "quick" else "",

@@ -156,6 +156,7 @@ RUN = {
         "run.history",
         "run.machine",
         "run.outputs",
+        "run.pretraining",
         "run.processes",
         "run.samples",
     ),

@@ -119,8 +119,11 @@ def test_the_result_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in RunResult.model_fields if name != "format"])
 def test_a_result_with_a_missing_or_wrong_field_names_it_in_one_line(name: str, tmp_path: Path) -> None:
     missing, wrong = _values(), _values(**{name: [[1]]})
-    del missing[name]
-    for values, problem in ((missing, f"{name}: field required"), (wrong, name)):
+    cases = [(wrong, name)]
+    if RunResult.model_fields[name].is_required():  # others were added later: older results lack them
+        del missing[name]
+        cases.append((missing, f"{name}: field required"))
+    for values, problem in cases:
         folder = _written(tmp_path, values)
         with pytest.raises(StoreError) as raised:
             folder.result()

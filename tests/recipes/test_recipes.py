@@ -14,6 +14,7 @@ import torch
 
 from dualavg_bench.models.preact_resnet import preact_resnet152
 from dualavg_bench.recipe import Point, Splits, registry
+from dualavg_bench.recipe.loading import scales_of
 from dualavg_bench.recipe.schedules import make_schedule
 from dualavg_bench.recipes import builtin
 from dualavg_bench.run import training
@@ -23,7 +24,7 @@ from dualavg_bench.store.folder import RunFolder
 
 NAMES = sorted(builtin())
 TRAINED = [name for name in NAMES if name != "cifar10_ablation"]  # trains as cifar10: test_ablation.py
-SCALES = ("quick", "mini", "paper")
+FINETUNED = ("finetune_lm", "finetune_vision")  # more in test_finetune.py
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,8 +38,11 @@ def data_of(name, folder):
     return recipe_of(name).data(folder)
 
 
-class FirstExamples:
-    """The first examples of a split."""
+CASES = [(name, scale) for name in NAMES for scale in scales_of(importlib.import_module(builtin()[name]))]
+
+
+class SomeExamples:
+    """Examples of a split, from its first to its last."""
 
     def __init__(self, source, count):
         self.source, self.count = source, count
@@ -47,12 +51,13 @@ class FirstExamples:
         return min(self.count, len(self.source))
 
     def batch(self, indices, rng):
-        return self.source.batch(indices, rng)
+        chosen = torch.linspace(0, len(self.source) - 1, len(self)).round().long()
+        return self.source.batch(chosen[indices], rng)
 
 
 def shortened(splits, count):
     """The same training data, but only `count` examples to evaluate, which takes longest."""
-    return Splits(splits.train, FirstExamples(splits.valid, count), FirstExamples(splits.test, count))
+    return Splits(splits.train, SomeExamples(splits.valid, count), SomeExamples(splits.test, count))
 
 
 def scores(recipe, model, source):
@@ -87,9 +92,9 @@ def train(recipe, model, source, steps, seed=0):
 def imported():
     """The modules of a new process after listing the recipes, and after making all of them."""
     code = (
-        "import importlib, json, sys; from dualavg_bench.recipes import builtin; names = builtin().values(); "
+        "import importlib, json, sys; from dualavg_bench.recipes import builtin; names = builtin(); "
         "listed = list(sys.modules); "
-        f"[importlib.import_module(name).recipe(scale) for name in names for scale in {SCALES}]; "
+        f"[importlib.import_module(names[name]).recipe(scale) for name, scale in {CASES}]; "
         "print(json.dumps([listed, list(sys.modules)]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -102,7 +107,17 @@ def test_listing_recipes_imports_none_of_them(imported):
 
 def test_recipes_are_made_without_heavy_libraries(imported):
     assert imported[1] >= set(builtin().values())
-    heavy = {"transformers", "tokenizers", "sacrebleu", "babel", "num2words", "sklearn", "skimage", "h5py"}
+    heavy = {
+        "transformers",
+        "tokenizers",
+        "sacrebleu",
+        "babel",
+        "num2words",
+        "sklearn",
+        "skimage",
+        "h5py",
+        "peft",
+    }
     assert not imported[1] & heavy
 
 
@@ -114,12 +129,14 @@ def test_a_recipe_tells_its_story_in_185_lines(name):
         assert words in module.__doc__, words
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "scale"), CASES)
 def test_functions_can_be_pickled(name, scale):
     recipe = recipe_of(name, scale)
-    functions = (recipe.data, recipe.model, recipe.loss, recipe.evaluate, recipe.samples)
-    for function in (*functions, *recipe.schedules.values()):
+    functions = [recipe.data, recipe.model, recipe.loss, recipe.evaluate, recipe.samples]
+    functions += [*recipe.schedules.values(), *recipe.adapt.values()]
+    if recipe.start is not None:
+        functions += [recipe.start.data, recipe.start.model, recipe.start.loss, recipe.start.evaluate]
+    for function in functions:
         # A partial is equal only to itself; its repr has its function and all arguments.
         assert repr(pickle.loads(pickle.dumps(function))) == repr(function)
 
@@ -148,7 +165,7 @@ def test_training_is_deterministic(name, embedded):
         torch.manual_seed(seed)
         model = recipe.model()
         losses = train(recipe, model, splits.train, steps=4, seed=seed)
-        return losses, scores(recipe, model, FirstExamples(splits.valid, 2))
+        return losses, scores(recipe, model, SomeExamples(splits.valid, 2))
 
     expected = results(data_of(name, embedded), 0)
     assert results(recipe.data(embedded), 0) == expected
@@ -222,14 +239,14 @@ def test_the_papers_network_takes_two_steps_at_its_true_shape(name):
 # Settings
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "scale"), CASES)
 def test_grids_can_be_run(name, scale):
     recipe = recipe_of(name, scale)
     assert recipe.name == name
     assert recipe.scale == scale
-    expected = {"da", "da+momentum", "mda"} if name == "cifar10_ablation" else {"mda", "sgd", "adam"}
-    assert set(recipe.grids) == expected
+    if name not in FINETUNED:
+        expected = {"da", "da+momentum", "mda"} if name == "cifar10_ablation" else {"mda", "sgd", "adam"}
+        assert set(recipe.grids) == expected
     for name_of_optimizer, grid in recipe.grids.items():
         assert min(b / a for a, b in zip(grid.lr, grid.lr[1:], strict=False)) >= 2.5
         for point in grid.points():
@@ -238,8 +255,7 @@ def test_grids_can_be_run(name, scale):
             make_schedule(point.schedule, recipe.schedules, optimizer, recipe.steps)
 
 
-@pytest.mark.parametrize("scale", ["mini", "paper"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "scale"), [case for case in CASES if case[1] != "quick"])
 def test_missing_data_names_the_folder(name, scale, tmp_path):
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         recipe_of(name, scale).data(tmp_path)

@@ -3,21 +3,27 @@
 from dualavg_bench.store.results import Curve, RunResult
 from dualavg_bench.store.summaries import RunCurves
 
-POINTS = 100  # of a thinned curve, at most
+POINTS, POINTS_IN_ALL = 100, 2400  # of a thinned curve, and of all in a summary, at most
 DIGITS = 6  # of its values
 
 
-def thinned(run: RunResult) -> RunCurves:
-    """Return the curves as a summary keeps them: means of neighbouring training losses, rounded values."""
+def thinned(run: RunResult, runs: int = 1) -> RunCurves:
+    """Return the curves as a summary keeps them: means of neighbouring training losses, rounded values.
+
+    Args:
+        run: finished or diverged.
+        runs: how many runs of the summary have curves.
+    """
     steps, losses = run.train.step, run.train["loss"]
-    width = -(-len(steps) // POINTS)
+    width = -(-len(steps) // max(1, min(POINTS, POINTS_IN_ALL // runs)))
     ends = range(width, len(steps) + width, width) if steps else range(0)
     groups = [losses[end - width : end] for end in ends]
     train = {
         "step": [steps[min(end, len(steps)) - 1] for end in ends],
         "loss": [_rounded(sum(group) / len(group)) for group in groups],
     }
-    valid = {name: [_rounded(value) for value in run.valid[name]] for name in ("loss", run.metric)}
+    also = [run.also.name] if run.also and run.also.name in run.valid.names else []
+    valid = {name: [_rounded(value) for value in run.valid[name]] for name in ("loss", run.metric, *also)}
     return RunCurves(
         train=Curve.model_validate(train), valid=Curve.model_validate({"step": run.valid.step, **valid})
     )

@@ -38,6 +38,21 @@ def score(run: RunResult, split: Split, report: Report | None = None) -> float:
     return losses[0] if run.diverged else fmean(losses[-max(1, len(losses) // 10) :])
 
 
+def also_score(run: RunResult, split: Literal["valid", "test"]) -> float | None:
+    """Return the second score of the network that decides; None if there is none, or if it is not finite."""
+    if run.also is None:
+        return None
+    name = run.also.name
+    if split == "test":
+        return ((run.test_best if run.report == "best" else run.test) or {}).get(name)
+    if name not in run.valid.names:
+        return None
+    place = 0 if run.diverged else -1
+    if run.report == "best" and not run.diverged:
+        place = run.valid[run.metric].index(run.best_valid)
+    return run.valid[name][place]
+
+
 def check_unique(runs: Sequence[RunResult], key: Callable[[RunResult], Hashable]) -> None:
     """Refuse two runs with the same key: they come from different versions, and must not be averaged."""
     seen = set()

@@ -8,7 +8,7 @@ from statistics import fmean, median_high
 import numpy as np
 
 from dualavg_bench.analysis.curves import steps_to_target, thinned
-from dualavg_bench.analysis.scores import Split, score
+from dualavg_bench.analysis.scores import Split, also_score, score
 from dualavg_bench.analysis.selection import budget, select, sensitivity
 from dualavg_bench.analysis.statistics import compare, describe_runs
 from dualavg_bench.analysis.verdict import verdict
@@ -31,7 +31,7 @@ from dualavg_bench.store.summaries import (
     ToTarget,
 )
 
-SAME_IN_ALL_RUNS = ("recipe", "scale", "metric", "higher_is_better", "unit", "report", "steps")
+SAME_IN_ALL_RUNS = ("recipe", "scale", "metric", "higher_is_better", "unit", "also", "report", "steps")
 
 
 def summarize(
@@ -78,6 +78,7 @@ def summarize(
         metric=runs[0].metric,
         higher_is_better=runs[0].higher_is_better,
         unit=runs[0].unit,
+        also=runs[0].also,
         report=runs[0].report,
         target=target,
         test_examples=test_examples,
@@ -105,7 +106,10 @@ def summarize(
         sensitivity=grids,
         budget=budget(tuning),
         runs={run.hash: _entry(run) for run in sorted(runs, key=lambda run: run.hash)},
-        curves={run.hash: thinned(run) for run in sorted(confirmation, key=lambda run: run.hash)},
+        curves={
+            run.hash: thinned(run, len(confirmation))
+            for run in sorted(confirmation, key=lambda run: run.hash)
+        },
         machines=_machines(runs),
         packages=_packages(runs),
         times=_times(runs, workers),
@@ -194,6 +198,8 @@ def _entry(run: RunResult) -> RunEntry:
         test_last=score(run, "test", "last") if run.phase == "confirm" else None,
         test_best=score(run, "test", "best") if run.phase == "confirm" else None,
         train=score(run, "train") if run.train.step else None,
+        also_valid=also_score(run, "valid"),
+        also_test=also_score(run, "test"),
     )
 
 

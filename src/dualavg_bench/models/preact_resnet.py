@@ -10,15 +10,29 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
+class FixedNorm(nn.BatchNorm2d):
+    """Batch norm with the statistics that it was loaded with: training changes its weights, not these.
+
+    For fine-tuning: statistics of the new data would replace those of the old, whatever the optimizer does.
+    """
+
+    def train(self, mode: bool = True) -> "FixedNorm":  # noqa: ARG002
+        """Stay in evaluation mode."""
+        return super().train(False)
+
+
+Norm = type[nn.BatchNorm2d]
+
+
 class Basic(nn.Module):
     """Two 3x3 convolutions, each after its norm and ReLU."""
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
-        self.norm1, self.conv1 = nn.BatchNorm2d(inputs), _conv(inputs, width, 3, stride)
-        self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3)
+        self.norm1, self.conv1 = norm(inputs), _conv(inputs, width, 3, stride)
+        self.norm2, self.conv2 = norm(width), _conv(width, width, 3)
         identity = stride == 1 and inputs == width
         self.shortcut = None if identity else _conv(inputs, width, 1, stride)
 
@@ -35,12 +49,12 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
         outputs = self.expansion * width
-        self.norm1, self.conv1 = nn.BatchNorm2d(inputs), _conv(inputs, width, 1)
-        self.norm2, self.conv2 = nn.BatchNorm2d(width), _conv(width, width, 3, stride)
-        self.norm3, self.conv3 = nn.BatchNorm2d(width), _conv(width, outputs, 1)
+        self.norm1, self.conv1 = norm(inputs), _conv(inputs, width, 1)
+        self.norm2, self.conv2 = norm(width), _conv(width, width, 3, stride)
+        self.norm3, self.conv3 = norm(width), _conv(width, outputs, 1)
         identity = stride == 1 and inputs == outputs
         self.shortcut = None if identity else _conv(inputs, outputs, 1, stride)
 
@@ -62,6 +76,7 @@ class PreActResNet(nn.Module):
         width: channels of the first stage; each later stage has twice as many at half the resolution.
         classes: number of outputs.
         stem_stride: 2 halves the resolution in the stem, for speed.
+        norm: `FixedNorm` for fine-tuning.
 
     Examples:
         >>> import torch
@@ -80,6 +95,7 @@ class PreActResNet(nn.Module):
         width: int = 64,
         classes: int = 10,
         stem_stride: int = 1,
+        norm: Norm = nn.BatchNorm2d,
     ) -> None:
         super().__init__()
         self.stem = _conv(3, width, 3, stem_stride)
@@ -88,10 +104,10 @@ class PreActResNet(nn.Module):
         for stage, count in enumerate(blocks):
             for i in range(count):
                 stride = 2 if stage > 0 and i == 0 else 1
-                layers.append(block(channels, width * 2**stage, stride))
+                layers.append(block(channels, width * 2**stage, stride, norm))
                 channels = block.expansion * width * 2**stage
         self.blocks = nn.Sequential(*layers)
-        self.norm = nn.BatchNorm2d(channels)
+        self.norm = norm(channels)
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dualavg_bench.recipe.recipe import Recipe
 from dualavg_bench.recipe.user_code import RecipeError, format_error, location
-from dualavg_bench.scales import Scale
+from dualavg_bench.scales import SCALES, Scale
 
 
 def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
@@ -34,6 +34,8 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
                 "or a file that ends in .py."
             ) from error
         path = Path(str(module.__file__))
+        if scale not in (offered := scales_of(module)):
+            raise RecipeError(f"Recipe {reference} has no scale {scale}: it has {' and '.join(offered)}.")
     function = getattr(module, "recipe", None)
     if not callable(function):
         raise RecipeError(f"{path} has no function recipe(scale).")
@@ -55,6 +57,12 @@ def load(reference: str, scale: Scale) -> tuple[Recipe, Path]:
             "pass the scale on, Recipe(scale=scale, ...)."
         )
     return recipe, path
+
+
+def scales_of(module: Any) -> tuple[Scale, ...]:
+    """Return the scales of a built-in recipe: its `SCALES`, or all three."""
+    offered: tuple[Scale, ...] = getattr(module, "SCALES", SCALES)
+    return offered
 
 
 def _import(path: Path) -> Any:

@@ -18,10 +18,14 @@ class Entry:
 
 OPTIMIZERS = {
     "mda": Entry("dualavg.MDA", {"momentum": 0.9}),
-    "dadapt_mda": Entry("dualavg._dadapt.DAdaptMDA"),
+    "dadapt-mda": Entry("dualavg._dadapt.DAdaptMDA", {"momentum": 0.9}),
     "da": Entry("dualavg.DualAveraging", {"average": False}),
     "da+momentum": Entry("dualavg.DualAveraging", {"momentum": 0.9, "average": False}),
     "sgd": Entry("torch.optim.SGD", {"momentum": 0.9}),
     "adam": Entry("torch.optim.Adam"),
     "adamw": Entry("torch.optim.AdamW"),
+    # For fine-tuning: with weight_decay as the strength of a pull to the start; and for a network with LoRA.
+    "sgd+l2sp": Entry("dualavg_bench.recipe.towards_start.SGDTowardsStart", {"momentum": 0.9}),
+    "adamw+start": Entry("dualavg_bench.recipe.towards_start.AdamWTowardsStart"),
+    "adamw+lora": Entry("torch.optim.AdamW"),
 }

@@ -28,7 +28,8 @@ from dualavg_bench.scales import SCALES, Scale
 # Not settings of a run: functions count by their code, and a run has its own grid point and seed.
 _NOT_SETTINGS = {
     *("data", "model", "loss", "evaluate", "samples", "schedules"),
-    *("grids", "seeds", "metric", "paper", "about", "expected", "batch_note"),
+    *("grids", "seeds", "metric", "also", "paper", "about", "expected", "batch_note"),
+    *("start", "adapt"),  # a spec has the run that makes the start
 }
 
 
@@ -59,6 +60,10 @@ class Recipe:
         report: whose scores decide: those of the network of the last step, or of the one with the best
             validation score of the run. Both are tested.
         seeds: numbers of seeds for tuning and for confirmation.
+        also: a second score that `evaluate` returns under its name, such as the old task's in fine-tuning. It
+            is measured and shown, and takes no part in any choice. It may be infinite.
+        start: the recipe that makes the network all runs start from, with a grid of one point. It runs once.
+        adapt: by optimizer, `adapt(model)` changes the network before training, such as into one with LoRA.
         samples: `samples(model, test)` returns a few pictures or passages, for the report to show.
         diverged_above: a run has diverged if its training loss exceeds this many times the first (or 0.1).
         paper: which part of the paper this is.
@@ -87,6 +92,9 @@ class Recipe:
     eval_batch_size: int | None = None
     report: Report = "last"
     seeds: Seeds = field(default_factory=Seeds)
+    also: Metric | None = None
+    start: "Recipe | None" = None
+    adapt: Mapping[str, Callable[[torch.nn.Module], torch.nn.Module]] = field(default_factory=dict)
     samples: Callable[[torch.nn.Module, Source], list[Picture | Passage]] | None = None
     diverged_above: float = 10.0
     paper: str = ""
@@ -104,13 +112,15 @@ class Recipe:
         _check_types(self)
         _check_numbers(self)
         _check_grids(self)
+        _check_start(self)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of a run as JSON values: part of its hash."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_SETTINGS}
         if self.diverged_above == math.inf:
             values["diverged_above"] = "inf"  # JSON has no infinity
-        return {**values, "metric": [self.metric.name, self.metric.higher_is_better]}
+        also = None if self.also is None else [self.also.name, self.also.higher_is_better]
+        return {**values, "metric": [self.metric.name, self.metric.higher_is_better], "also": also}
 
 
 def _check_types(recipe: Recipe) -> None:
@@ -120,6 +130,9 @@ def _check_types(recipe: Recipe) -> None:
         isinstance(metric, Metric),
         f'metric {must_be} a Metric, such as Metric("accuracy", higher_is_better=True), got {metric!r}.',
     )
+    also = recipe.also
+    require(also is None or isinstance(also, Metric), f"also {must_be} a Metric, or None, got {also!r}.")
+    require(also is None or also.name != metric.name, f"also {must_be} another score than {metric.name}.")
     require(
         not isinstance(recipe.model, torch.nn.Module),
         f"model {must_be} a function or a class that returns a new network for every run, got a network.",
@@ -172,3 +185,18 @@ def _check_grids(recipe: Recipe) -> None:
         f"Recipe {name} has unknown schedules, {', '.join(unknown)}: give its own or one of "
         f"{', '.join(SCHEDULES)}.",
     )
+
+
+def _check_start(recipe: Recipe) -> None:
+    name, start, adapt = recipe.name, recipe.start, recipe.adapt
+    unknown = sorted(set(adapt) - set(recipe.grids))
+    require(not unknown, f"adapt of recipe {name} names {', '.join(unknown)}, which has no grid.")
+    if start is None:
+        return
+    require(isinstance(start, Recipe), f"start of recipe {name} must be a Recipe, got {start!r}.")
+    points = [point for grid in start.grids.values() for point in grid.points()]
+    require(
+        len(points) == 1 and start.start is None and not start.adapt,
+        f"start of recipe {name} must have one optimizer with one grid point, and no start of its own.",
+    )
+    require(start.name != name, f"start of recipe {name} must have another name: both name folders.")

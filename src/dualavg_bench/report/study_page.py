@@ -11,7 +11,7 @@ from markupsafe import Markup
 from dualavg_bench.analysis import formatting, verdict
 from dualavg_bench.analysis.statistics import holm
 from dualavg_bench.recipe.settings import Report
-from dualavg_bench.report import drawing, figures
+from dualavg_bench.report import drawing, figures, frontier
 from dualavg_bench.report.page import fill_template
 from dualavg_bench.report.samples import Gallery, gallery
 from dualavg_bench.report.tables import (
@@ -67,6 +67,7 @@ class StudyView:
     has_gpu: bool
     samples: Gallery | None
     install: str | None
+    frontier: frontier.FrontierView | None
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyVie
         has_gpu=any(machine.gpu for machine in summary.machines),
         samples=gallery(order, runs),
         install=_install(summary),
+        frontier=frontier.view(summary, f"{prefix}-frontier"),
     )
 
 

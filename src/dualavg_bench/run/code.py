@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dualavg_bench.recipe.user_code import is_installed_file
 
-ALWAYS = ("dualavg_bench.run.training",)
+ALWAYS = ("dualavg_bench.run.pretraining",)  # which imports `training`
 NOT_FOLLOWED = ("dualavg_bench.store", "dualavg_bench.recipe.optimizers")
 BUILDS_KERNELS = "dualavg._fused"  # the C++ in its folder counts wherever it is followed
 OWN_PACKAGES = ("dualavg", "dualavg_bench")

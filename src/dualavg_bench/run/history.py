@@ -9,7 +9,7 @@ from dualavg_bench.recipe import Recipe, RecipeError
 from dualavg_bench.run import machine
 from dualavg_bench.run.evaluation import Scores
 from dualavg_bench.run.spec import RunSpec
-from dualavg_bench.store.results import Curve, RunResult, RunTime, Sample
+from dualavg_bench.store.results import Curve, RunResult, RunTime, Sample, SecondScore
 
 SMALLEST_FIRST_LOSS = 0.1  # `diverged_above` times a smaller first loss would be too strict
 
@@ -104,6 +104,7 @@ class History:
             metric=recipe.metric.name,
             higher_is_better=recipe.metric.higher_is_better,
             unit=recipe.metric.unit,
+            also=None if recipe.also is None else SecondScore(**dataclasses.asdict(recipe.also)),
             steps=recipe.steps,
             report=recipe.report,
             status="diverged" if diverged else "finished",

@@ -11,10 +11,13 @@ from dualavg_bench.recipe.settings import RESERVED_NAMES
 from dualavg_bench.recipe.user_code import user_code
 
 
-def network(recipe: Recipe) -> torch.nn.Module:
-    """Return a new network of a recipe."""
+def network(recipe: Recipe, optimizer: str) -> torch.nn.Module:
+    """Return a new network of a recipe, as this optimizer trains it."""
     with user_code(recipe.name, "model"):
         model = recipe.model()
+    if optimizer in recipe.adapt:
+        with user_code(recipe.name, "adapt"):
+            model = recipe.adapt[optimizer](model)
     if not isinstance(model, torch.nn.Module):
         raise RecipeError(
             f"model of recipe {recipe.name} must return a torch.nn.Module, got {type(model).__name__}."
@@ -45,7 +48,8 @@ def scores(recipe: Recipe, values: Any) -> dict[str, float]:
             f"{evaluate} must return a dictionary with 'loss' and {recipe.metric.name!r}, "
             f"got {type(values).__name__}."
         )
-    for name in ("loss", recipe.metric.name):
+    also = [] if recipe.also is None else [recipe.also.name]
+    for name in ("loss", recipe.metric.name, *also):
         if name not in values:
             raise RecipeError(f"{evaluate} does not return {name!r}.")
     for name in values:

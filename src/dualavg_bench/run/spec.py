@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dualavg_bench.recipe.settings import AXES, Point, as_json
@@ -25,6 +25,7 @@ class RunSpec:
     test: bool  # whether the run reads the test split
     versions: Mapping[str, str]  # of torch, dualavg, and the packages that the code imports
     processes: int = 1  # that share the run: dropout and sums depend on them
+    start: "RunSpec | None" = None  # of the run whose network this one starts from
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values, with lists for tuples: what a result keeps."""
@@ -32,9 +33,15 @@ class RunSpec:
         values["point"] = [getattr(self.point, axis) for axis in AXES]
         for name in ("settings", "optimizer_settings", "versions"):
             values[name] = as_json(values[name])
+        values["start"] = None if self.start is None else self.start.hash
         del values["recipe"]  # where its file lies changes no result
         plain: dict[str, Any] = json.loads(json.dumps(values))
         return plain
+
+    def shared_by(self, processes: int) -> "RunSpec":
+        """Return the spec of the same run in several processes, which also train its start."""
+        start = None if self.start is None else self.start.shared_by(processes)
+        return replace(self, processes=processes, start=start)
 
     @property
     def hash(self) -> str:

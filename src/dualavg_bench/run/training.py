@@ -56,6 +56,7 @@ def run(
     checkpoint_seconds: float = 30.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
     should_stop: Callable[[], bool] = lambda: False,
+    keep_network: bool = False,
 ) -> RunResult:
     """Return the result of a run. Without one on disk, train the run, from its checkpoint if there is one.
 
@@ -67,6 +68,7 @@ def run(
         checkpoint_seconds: time between two checkpoints.
         progress: called with the number of steps done and of all steps.
         should_stop: called after every window; True writes a checkpoint and raises `Interrupted`.
+        keep_network: also write the weights of the last network.
     """
     with contextlib.ExitStack() as stack:
         from_rank_0(lambda: stack.enter_context(folder.locked()))
@@ -75,7 +77,10 @@ def run(
             return finished
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(recipe.threads)
-        result = _Run(spec, recipe, folder, data).train(checkpoint_seconds, progress, should_stop)
+        trained = _Run(spec, recipe, folder, data)
+        result = trained.train(checkpoint_seconds, progress, should_stop)
+        if keep_network:  # before the result, which says that all is there
+            from_rank_0(lambda: folder.save_network(trained.model.state_dict()))
         from_rank_0(lambda: folder.finish(result))
         return from_rank_0(lambda: result)
 
@@ -95,7 +100,7 @@ class _Run:
         if rank() > 0:
             self._load(data)
         machine.seed_all(self._seed("init"))
-        self.model, self.parts = self._share(outputs.network(recipe).to(self.device))
+        self.model, self.parts = self._share(outputs.network(recipe, spec.optimizer).to(self.device))
         self.forward: torch.nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         if world() > 1:
             self.forward = DistributedDataParallel(self.forward)

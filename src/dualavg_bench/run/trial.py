@@ -145,8 +145,6 @@ class _Trial(_Run):
             try:
                 if self._evaluate_valid() is None or not untrained:
                     return
-            except RecipeError:
-                raise
             except Exception:  # noqa: BLE001, S110 - if it is no matter of examples, it is raised again
                 pass
             self.most_batches = None

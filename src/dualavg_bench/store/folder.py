@@ -3,6 +3,7 @@
     <root>/runs/<recipe>/<hash of the spec>/
         result.json      once the run has finished or diverged
         checkpoint.pt    until then
+        network.pt       the trained network, of a run whose network others start from
         crashes.json     how many processes died during the run, by study
         .lock            held by the process that works on the run
 
@@ -49,6 +50,10 @@ class RunFolder:
         """Return the folder under a study's root."""
         return cls(root / "runs" / recipe / run_hash)
 
+    def beside(self, recipe: str, run_hash: str) -> "RunFolder":
+        """Return the folder of another run under the same root."""
+        return RunFolder(self.path.parents[1] / recipe / run_hash)
+
     def result(self) -> RunResult | None:
         """Return the result, or None if the run has not ended."""
         file = self.path / "result.json"
@@ -87,6 +92,24 @@ class RunFolder:
                 f"{file} was written by a newer version of dualavg: update dualavg, or delete it."
             )
         return state
+
+    def save_network(self, weights: dict[str, torch.Tensor]) -> None:
+        """Write the weights of the trained network."""
+        buffer = io.BytesIO()
+        torch.save({"hash": self.path.name, "weights": weights}, buffer)
+        write_atomically(self.path / "network.pt", buffer.getvalue())
+
+    def load_network(self) -> dict[str, torch.Tensor]:
+        """Return the weights of the trained network."""
+        file = self.path / "network.pt"
+        try:
+            saved = torch.load(file, weights_only=True, map_location="cpu")
+            if saved["hash"] == self.path.name:
+                weights: dict[str, torch.Tensor] = saved["weights"]
+                return weights
+        except Exception:  # noqa: BLE001, S110 - a foreign file can raise anything
+            pass
+        raise StoreError(f"{file} is not this run's network: delete the folder, and it is trained again.")
 
     @contextlib.contextmanager
     def reading_checkpoint(self) -> Iterator[None]:

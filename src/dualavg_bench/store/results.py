@@ -87,6 +87,14 @@ class PassageSample(Model):
 Sample = Annotated[PictureSample | PassageSample, Field(discriminator="kind")]
 
 
+class SecondScore(Model):
+    """A score that is measured beside the metric and takes no part in any choice."""
+
+    name: str
+    higher_is_better: bool
+    unit: str
+
+
 class RunTime(Model):
     """The time of a run, and the medians over its steps."""
 
@@ -122,6 +130,7 @@ class RunResult(Document, Setting):
     metric: str
     higher_is_better: bool
     unit: str
+    also: SecondScore | None = None
     steps: Count
     status: Status
     diverged_at: Count | None
@@ -161,6 +170,9 @@ class RunResult(Document, Setting):
         metric: JsonValue = [self.metric, self.higher_is_better]
         if expected != [self.recipe, self.scale, self.steps, self.report, metric]:
             raise ValueError("recipe, scale, steps, report or metric are not those of spec")
+        also = None if self.also is None else [self.also.name, self.also.higher_is_better]
+        if isinstance(settings, dict) and settings.get("also") != also:
+            raise ValueError("also is not that of spec")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 from dualavg_bench.recipe.settings import Report
 from dualavg_bench.scales import Scale
 from dualavg_bench.store.documents import Count, Document, Hash, Model, Setting
-from dualavg_bench.store.results import Curve, Machine, Phase, Status
+from dualavg_bench.store.results import Curve, Machine, Phase, SecondScore, Status
 
 NumericAxis = Literal["lr", "weight_decay"]  # the axes of a grid that have ends
 
@@ -166,6 +166,8 @@ class RunEntry(Setting):
     test_last: float | None
     test_best: float | None
     train: float | None  # training loss at the end
+    also_valid: float | None = None  # the second score, of the network that decides; None if not finite
+    also_test: float | None = None
 
     @property
     def diverged(self) -> bool:
@@ -219,6 +221,7 @@ class Summary(Document):
     metric: str
     higher_is_better: bool
     unit: str
+    also: SecondScore | None = None
     report: Report
     target: float | None  # worst validation score of the optimizers, see `to_target`; None if there is none
     test_examples: PositiveInt

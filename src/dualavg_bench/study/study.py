@@ -71,6 +71,7 @@ class Study:
     tried: set[str] = field(default_factory=set)  # optimizers that passed a trial
     train_examples: int | None = None
     own_steps: int | None = None  # of the recipe, if the runs of this study have another length
+    starts: dict[str, RunSpec] = field(default_factory=dict)  # that of the recipe's start, by its name
 
     @classmethod
     def of(
@@ -115,6 +116,8 @@ class Study:
                 raise ValueError(_with_data_hint(error, scale, path)) from error
             raise
         fingerprints = {False: check(splits, recipe)}
+        if recipe.start is not None:
+            check(read(recipe.start, folder), recipe.start)
         out = (root / f"{recipe.name}-{scale}").absolute()
         count: Any = getattr(splits.test, "examples", None)
         examples = count if is_count(count) else len(splits.test)  # it may be a list of the user's
@@ -162,6 +165,7 @@ class Study:
             seed=seed,
             test=test,
             versions={**code.packages, "torch": torch.__version__, "dualavg": version("dualavg")},
+            start=self._start(),
         )
 
     def points(self) -> dict[str, list[Point]]:
@@ -178,6 +182,15 @@ class Study:
             if everything or not known:
                 specs[name] = first[0]
         return specs
+
+    def _start(self) -> RunSpec | None:
+        """Return the spec of the run that trains the network all runs start from."""
+        start = self.recipe.start
+        if start is not None and start.name not in self.starts:
+            ((name, grid),) = start.grids.items()
+            own = replace(self, recipe=start, fingerprints={}, codes={}, starts={})
+            self.starts[start.name] = own.spec(name, grid.points()[0], 0, test=False)
+        return None if start is None else self.starts[start.name]
 
     def tuning(self, points: dict[str, list[Point]]) -> list[RunSpec]:
         """Return one spec per optimizer, grid point and tuning seed, seed by seed.

@@ -21,8 +21,9 @@ from dualavg_bench.recipe.loading import load
 from dualavg_bench.recipe.registry import module_of
 from dualavg_bench.run import trial
 from dualavg_bench.run.code import trace
+from dualavg_bench.run.pretraining import run
 from dualavg_bench.run.spec import RunSpec
-from dualavg_bench.run.training import Interrupted, run
+from dualavg_bench.run.training import Interrupted
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import RunFolder, RunLockedError
 from dualavg_bench.store.results import RunResult
