@@ -218,7 +218,7 @@ def fine_tuning(results: Results) -> str:
             scores = [with_error(part, digits) for part, digits in zip(pair, places, strict=True)]
             chosen = summary.optimizers[name].chosen
             setting = [f"{chosen.lr:g}", f"{chosen.weight_decay:g}"]
-            rows.append([f"`{recipe}`, {_metric(summary)}", NAMES[name], *scores, *setting, str(pair[0].n)])
+            rows.append([f"`{recipe}`, {metric(summary)}", NAMES[name], *scores, *setting, str(pair[0].n)])
     return table(header, rows)
 
 
