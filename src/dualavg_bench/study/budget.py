@@ -84,10 +84,11 @@ class Allowance:
                 return study
         lrs = " or ".join(sorted({str(len(study.recipe.grids[name].lr)) for name in study.names}))
         optimizers, then = counted(len(study.names), "optimizer"), counted(seeds, "seed")
+        needed += time.monotonic() - self.budget.started + REPORT  # with the time until now
         raise ValueError(
             f"--budget {self.budget.text} is too short: the smallest study of {study.recipe.name}, {lrs} "
             f"step sizes with 1 seed and then {then} for each of {optimizers}, takes about "
-            f"{duration(needed + REPORT)} on {counted(self.workers, 'worker')}."
+            f"{duration(needed)} on {counted(self.workers, 'worker')}."
         )
 
     def describe(self, study: Study) -> str:
