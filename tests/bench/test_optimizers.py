@@ -9,9 +9,11 @@ import torch
 from support.lines import Lines, execute, make_recipe, make_spec, numbers
 
 from dualavg import MDA, DualAveraging
+from dualavg._dadapt import DAdaptMDA
 from dualavg_bench.recipe import Point, Recipe, Splits, registry
 from dualavg_bench.recipe.optimizers import OPTIMIZERS
 from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
+from dualavg_bench.recipe.towards_start import AdamWTowardsStart, SGDTowardsStart
 
 FOREIGN = {"madgrad.MADGRAD": 0.01, "schedulefree.SGDScheduleFree": 0.5, "torch.optim.Rprop": 0.001}
 CLASSES = {
@@ -21,6 +23,10 @@ CLASSES = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "sgd+l2sp": SGDTowardsStart,
+    "adamw+start": AdamWTowardsStart,
+    "adamw+lora": torch.optim.AdamW,
+    "dadapt-mda": DAdaptMDA,
 }
 
 
@@ -47,7 +53,7 @@ def test_a_name_gives_its_class_at_the_point(name: str) -> None:
     assert type(made) is CLASSES[name]
     assert made.defaults["lr"] == 0.25
     assert made.defaults["weight_decay"] == 0.125
-    momentum = {"mda": 0.9, "da": 0, "da+momentum": 0.9, "sgd": 0.9}
+    momentum = {"mda": 0.9, "da": 0, "da+momentum": 0.9, "sgd": 0.9, "sgd+l2sp": 0.9, "dadapt-mda": 0.9}
     assert made.defaults.get("momentum") == momentum.get(name)
 
 
