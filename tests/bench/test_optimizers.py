@@ -71,7 +71,7 @@ class Straight(Lines):
 
 def test_every_optimizer_trains(name: str, tmp_path: Path) -> None:
     recipe = make_recipe(Splits(Straight(100, 0), Straight(40, 1), Straight(40, 2)), steps=200, evaluations=2)
-    lr = {"mda": 0.3, "da": 0.3, "da+momentum": 0.3, **FOREIGN}.get(name, 0.02)
+    lr = {"mda": 0.3, "da": 0.3, "da+momentum": 0.3, "dadapt-mda": 1.0, **FOREIGN}.get(name, 0.02)
     result = execute(tmp_path, recipe, make_spec(recipe, name, lr=lr))
     assert result.status == "finished"
     assert result.valid["loss"][-1] < 0.3 * result.valid["loss"][0]
