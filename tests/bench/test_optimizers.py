@@ -11,10 +11,12 @@ from support.lines import Lines, execute, make_recipe, make_spec, numbers
 from support.tiny_study import write_recipe
 
 from dualavg import MDA, DualAveraging
+from dualavg._dadapt import DAdaptMDA
 from dualavg_bench.commands import run_one
 from dualavg_bench.recipe import Grid, Point, Recipe, Splits, registry
 from dualavg_bench.recipe.optimizers import OPTIMIZERS
 from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
+from dualavg_bench.recipe.towards_start import AdamWTowardsStart, SGDTowardsStart
 from dualavg_bench.study.study import Study
 
 FOREIGN = {"madgrad.MADGRAD": 0.01, "schedulefree.SGDScheduleFree": 0.5, "torch.optim.Rprop": 0.001}
@@ -25,6 +27,10 @@ CLASSES = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
+    "sgd+l2sp": SGDTowardsStart,
+    "adamw+start": AdamWTowardsStart,
+    "adamw+lora": torch.optim.AdamW,
+    "dadapt-mda": DAdaptMDA,
 }
 
 
@@ -51,7 +57,7 @@ def test_a_name_gives_its_class_at_the_point(name: str) -> None:
     assert type(made) is CLASSES[name]
     assert made.defaults["lr"] == 0.25
     assert made.defaults["weight_decay"] == 0.125
-    momentum = {"mda": 0.9, "da": 0, "da+momentum": 0.9, "sgd": 0.9}
+    momentum = {"mda": 0.9, "da": 0, "da+momentum": 0.9, "sgd": 0.9, "sgd+l2sp": 0.9, "dadapt-mda": 0.9}
     assert made.defaults.get("momentum") == momentum.get(name)
 
 
@@ -69,7 +75,7 @@ class Straight(Lines):
 
 def test_every_optimizer_trains(name: str, tmp_path: Path) -> None:
     recipe = make_recipe(Splits(Straight(100, 0), Straight(40, 1), Straight(40, 2)), steps=200, evaluations=2)
-    lr = {"mda": 0.3, "da": 0.3, "da+momentum": 0.3, **FOREIGN}.get(name, 0.02)
+    lr = {"mda": 0.3, "da": 0.3, "da+momentum": 0.3, "dadapt-mda": 1.0, **FOREIGN}.get(name, 0.02)
     result = execute(tmp_path, recipe, make_spec(recipe, name, lr=lr))
     assert result.status == "finished"
     assert result.valid["loss"][-1] < 0.3 * result.valid["loss"][0]
