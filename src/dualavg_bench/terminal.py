@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.formatting import decimals, duration, score_places, short_names, with_error
 from dualavg_bench.analysis.standings import leaders, optimizers
 from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
 from dualavg_bench.recipe.loading import data_needed, load
@@ -122,7 +122,7 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     failed = failures_by_optimizer(summary)
     without_entry = [name for name in failed if name not in summary.optimizers]
     remarks = {name: _remarks(entry, name in failed) for name, entry in summary.optimizers.items()}
-    places = decimals(test.se for test in summary.confirmed.values())
+    places = score_places(summary.confirmed.values(), summary.comparisons)
     losses = {name: entry.train for name, entry in summary.optimizers.items() if entry.train}
     loss_places = decimals(loss.se for loss in losses.values())
     short = short_names([*summary.optimizers, *without_entry])
