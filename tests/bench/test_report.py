@@ -98,7 +98,7 @@ def test_test_and_training_loss_stand_side_by_side_and_both_networks_are_named(r
     decides, shown = (mda.test_last, mda.test_best)[:: 1 if report == "last" else -1]
     text = words(page)
     assert f"mda {decides.mean:.{digits}f} ± {decides.se:.{digits}f} best" in text
-    assert f"0.4000 ± 0.0000 {mda.train.mean:.4f} ± {mda.train.se:.4f}" in text
+    assert f"0.4000 ± 0.0000{mda.train.mean:.4f} ± {mda.train.se:.4f}" in text  # neighbouring cells
     assert f"Scores are of the {report} network of each run" in text
     last, best = "the last step", "the best validation score of the run"
     named = last if other == "last" else best
