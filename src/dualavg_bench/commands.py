@@ -14,7 +14,8 @@ from rich.progress import Progress
 
 from dualavg_bench.recipe import Grid, Point, RecipeError, Scale, registry
 from dualavg_bench.report import horizon_page
-from dualavg_bench.report.study_page import render, render_comparison
+from dualavg_bench.report.compare_page import render_comparison
+from dualavg_bench.report.study_page import render
 from dualavg_bench.report.tensorboard import require_tensorboard, write_tensorboard
 from dualavg_bench.run import pretraining, trial
 from dualavg_bench.run.spec import RunSpec

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.table import Table
 
-from dualavg_bench.analysis.formatting import decimals, duration, short_names, with_error
+from dualavg_bench.analysis.formatting import decimals, duration, score_places, short_names, with_error
 from dualavg_bench.analysis.frontier import both_scores
 from dualavg_bench.analysis.selection import best_so_far
 from dualavg_bench.analysis.standings import leaders, optimizers
@@ -176,7 +176,7 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     failed = failures_by_optimizer(summary)
     without_entry = [name for name in failed if name not in summary.optimizers]
     remarks = {name: _remarks(entry, name in failed) for name, entry in summary.optimizers.items()}
-    places = decimals(test.se for test in summary.confirmed.values())
+    places = score_places(summary.confirmed.values(), summary.comparisons)
     losses = {name: entry.train for name, entry in summary.optimizers.items() if entry.train}
     loss_places = decimals(loss.se for loss in losses.values())
     short = short_names([*summary.optimizers, *without_entry])

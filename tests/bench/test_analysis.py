@@ -2,19 +2,17 @@
 
 import math
 import random
-import re
 from itertools import combinations
 
 import pytest
 from scipy import stats as scipy_stats
 from support.synthetic_runs import MACHINE, run, study, summarize
 
-from dualavg_bench.analysis import verdict
 from dualavg_bench.analysis.scores import score
 from dualavg_bench.analysis.selection import budget, select, sensitivity
 from dualavg_bench.analysis.statistics import compare, describe, holm, is_significant
 from dualavg_bench.store.results import Curve
-from dualavg_bench.store.summaries import Extension, GridSize, Statistics
+from dualavg_bench.store.summaries import GridSize, Statistics
 
 
 def grid(scores, optimizer="mda", **changes):
@@ -288,54 +286,6 @@ def test_unfair_confirmations_are_refused():
         summarize([*others, last.model_copy(update={"scale": "mini"})])
 
 
-def test_the_verdict_claims_a_lead_only_beyond_noise():
-    clear = summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
-    assert "mda has the best test accuracy" in clear.verdict
-    assert ", more than seed noise explains" in clear.verdict
-    assert "n = 5" in clear.verdict
-    close = summarize(study(seed=1, offsets={"mda": 0.0, "sgd": 0.0, "adam": -1.0}))
-    assert "no more than seed noise explains" in close.verdict
-
-
-def test_an_interval_of_one_pair_does_not_contradict_the_correction_for_all():
-    summary = summarize(study(offsets={"mda": 3.0, "sgd": 0.0, "adam": -1.0}))
-    first, *others = summary.comparisons
-    close = first.model_copy(update={"low": 0.1, "high": 2.0, "p_holm": 0.06})
-    summary = summary.model_copy(update={"comparisons": [close, *others]})
-    assert ", which seed noise can explain when 3 pairs are compared (" in verdict.verdict(summary)
-
-
-def test_the_verdict_says_edges_and_divergences():
-    said = summarize(study(confirm_diverges={("adam", 1003)})).verdict
-    assert "CAUTION: the best step size of mda, 1, is the largest tried" in said
-    assert "2 of 18 tuning runs of mda" in said
-    assert "1 of 5 confirmation runs of adam" in said
-    assert said.count(". ") <= said.count("s.e.")  # one sentence
-
-
-def test_the_verdict_says_which_of_interval_and_p_is_corrected():
-    three = summarize(study()).verdict
-    assert re.search(r"uncorrected 95% interval .* after Holm's correction for 3 pairs\)", three)
-    two = summarize([r for r in study() if r.optimizer != "adam"]).verdict
-    assert "95% interval" in two
-    assert "correct" not in two  # one pair: nothing to correct for
-
-
-def test_where_nothing_trained_the_verdict_opens_with_that():
-    names, seeds = ("mda", "sgd", "adam"), range(1000, 1005)
-    lost = summarize(study(confirm_diverges={(name, s) for name in names for s in seeds}))
-    assert lost.verdict.startswith("Nothing trained: all 15 confirmation runs diverged, ")
-    assert "tie" not in lost.verdict
-    assert "the best test" not in lost.verdict
-    # Untrained networks come first where the others got worse than that.
-    runs = study(confirm_diverges={("mda", s) for s in seeds}, untrained=95.0)
-    verdict = summarize(runs).verdict
-    assert verdict.startswith("mda did not train: all 5 of its confirmation runs diverged, ")
-    assert "ahead of" not in verdict
-    one_survivor = summarize(study(confirm_diverges={("mda", s) for s in seeds[1:]}, untrained=95.0))
-    assert one_survivor.verdict.startswith("mda has the best test accuracy")
-
-
 def test_versions_of_packages_are_collected_in_any_order_of_runs():
     def packages(r):
         old = r.optimizer == "mda" and r.seed == 0
@@ -344,51 +294,3 @@ def test_versions_of_packages_are_collected_in_any_order_of_runs():
     runs = [r.model_copy(update={"packages": packages(r)}) for r in study()]
     for order in (runs, runs[::-1]):
         assert list(summarize(order).packages.items()) == [("madgrad", ["1.2", "1.3"]), ("zoo", ["1.0"])]
-
-
-def test_the_verdict_of_one_seed_one_optimizer_or_no_confirmation_is_modest():
-    one_seed = [r for r in study() if r.phase == "tune" or r.seed == 1000]
-    assert "which may be seed noise: one seed cannot tell" in summarize(one_seed).verdict
-    alone = summarize([r for r in study() if r.optimizer == "sgd"])
-    assert "no other optimizer was run to compare it with" in alone.verdict
-    tuned = summarize([r for r in study() if r.phase == "tune"])
-    assert tuned.verdict.startswith("Nothing is confirmed yet")
-    assert tuned.optimizers["mda"].test is None
-
-
-def test_optimizers_with_equal_means_are_tied_and_none_is_called_best():
-    scores = {"mda": [90.0, 92.0], "sgd": [92.0, 90.0], "adam": [91.0, 91.0], "adamw": [80.0, 81.0]}
-    tuned = [run(name, 1.0, 0) for name in scores]
-    summary = summarize(tuned + confirmed(scores))
-    assert verdict.leaders(summary) == ["adam", "mda", "sgd"]
-    said = summary.verdict
-    assert said.startswith("adam, mda and sgd tie for the best test accuracy, a mean of 91.00% (n = 2)")
-    assert "ahead" not in said
-    assert "has the best" not in said
-    # The mean of 0.1, 0.2 and 0.3 differs from that of 0.3, 0.2 and 0.1 by rounding alone, or not at all.
-    rounded = {"mda": [0.1, 0.2, 0.3], "sgd": [0.3, 0.1, 0.2 * (1 + 1e-15)]}
-    close = summarize([r for r in tuned if r.optimizer in rounded] + confirmed(rounded))
-    assert "sgd and mda tie for the best" in close.verdict
-
-
-def test_a_lead_too_small_to_print_is_not_printed_as_zero():
-    scores = {"mda": [90.0, 92.0, 93.0001], "sgd": [91.0, 91.0, 93.0]}
-    summary = summarize([run(name, 1.0, 0) for name in scores] + confirmed(scores))
-    assert "less than 0.01 points ahead of sgd, no more than seed noise" in summary.verdict
-
-
-@pytest.mark.parametrize(
-    ("extension", "said"),
-    [
-        (Extension(allowed=False, rounds=0, most=3), "grids were not extended (--no-extend)"),
-        (Extension(allowed=True, rounds=3, most=3), "grids were extended 3 times, the maximum"),
-    ],
-)
-def test_the_verdict_says_why_a_grid_ends_at_its_best(extension, said):
-    assert f"on the edge of its grid; {said}" in summarize(study(), extension=extension).verdict
-
-
-def test_unequal_budgets_are_in_the_verdict():
-    lrs = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1, 0.3)}
-    assert "CAUTION: unequal budgets, grid points tried: mda 9, sgd 12" in summarize(study(lrs=lrs)).verdict
-    assert "unequal" not in summarize(study()).verdict

@@ -67,7 +67,7 @@ def test_a_single_lr_is_extended_until_it_is_inside(tmp_path: Path) -> None:
 def test_a_single_lr_is_at_the_end_of_its_grid(tmp_path: Path) -> None:
     study = make_study(tmp_path, grids={"mda": grid((1.0,)), "sgd": grid((1.0,))})
     summary, _ = study.run(pretend({"mda": 1.0, "sgd": 1.1}, []), extend=False)
-    said = "CAUTION: the best step size of mda, 1, is the only one tried, on the edge of its grid"
+    said = "the best step size of mda, 1, is the only one tried, and a smaller or larger one may be better"
     assert said in summary.verdict
 
 
@@ -76,7 +76,7 @@ def test_extension_ends_and_the_verdict_says_so(tmp_path: Path) -> None:
     summary, executed = outcome(tmp_path, grids, {"mda": 1e30, "sgd": 1.0})
     assert len({s.point.lr for s in executed if s.optimizer == "mda"}) == 3 + MOST_EXTENSIONS
     assert summary.extension == Extension(allowed=True, rounds=3, most=3)
-    assert "on the edge of its grid; grids were extended 3 times, the maximum" in summary.verdict
+    assert "a larger one may be better; grids were extended 3 times, the maximum" in summary.verdict
 
 
 def test_documentation_and_help_name_the_limit(dualavg: Any) -> None:

@@ -77,7 +77,7 @@ def test_an_optimizer_with_a_failed_confirmation_keeps_its_tuning_and_has_no_sco
 
 def test_if_all_confirmations_failed_the_tuning_is_reported(tmp_path: Path) -> None:
     error, _ = incomplete(tmp_path, lambda s: s.test)
-    assert error.summary.verdict.startswith("Nothing is confirmed yet")
+    assert error.summary.verdict.startswith("No winner: nothing is confirmed yet.")
     assert error.summary.verdict.count("NO RESULT") == 3
 
 

@@ -62,7 +62,7 @@ def test_a_best_lr_at_the_end_extends_every_grid_until_it_is_inside(tmp_path: Pa
 def test_without_extension_the_verdict_names_the_edge(tmp_path: Path) -> None:
     summary, _ = make_study(tmp_path).run(pretend({"mda": 300.0, "sgd": 1.0}, []), extend=False)
     assert summary.optimizers["mda"].chosen.edge == ["lr"]
-    assert "on the edge of its grid; grids were not extended (--no-extend)" in summary.verdict
+    assert "one may be better; grids were not extended (--no-extend)" in summary.verdict
     assert summary.command.endswith(" --no-extend")
 
 

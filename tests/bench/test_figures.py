@@ -1,5 +1,6 @@
 """Figures of a study: in the page's colours, each optimizer in its own, nothing hidden."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
@@ -14,12 +15,18 @@ from dualavg_bench.store.summaries import Budget
 
 
 def drawn_axes(figure, monkeypatch, summary):
-    """The axes of a figure, drawn but not turned into SVG."""
-    axes = Figure().add_subplot()
+    """The axes of a figure, of the default scale, drawn but not turned into SVG."""
+    return all_axes(figure, monkeypatch, summary)[0]
+
+
+def all_axes(figure, monkeypatch, summary):
+    drawn = []
     with monkeypatch.context() as patch:
-        patch.setattr(figures, "svg", lambda draw, *_, **__: draw(axes))
+        patch.setattr(
+            figures, "svg", lambda draw, *_, **__: (drawn.append(Figure().add_subplot()), draw(drawn[-1]))
+        )
         figure(summary)
-    return axes
+    return drawn
 
 
 def with_points(summary, change):
@@ -60,13 +67,12 @@ def marks(axes, marker):
 
 def drawings(summary):
     return {
-        "train": figures.training_curves(summary),
-        "valid": figures.validation_curves(summary),
+        **{f"train {plot.scale}": plot.svg for plot in figures.training_curves(summary)},
+        **{f"valid {plot.scale}": plot.svg for plot in figures.validation_curves(summary)},
         "sensitivity": figures.sensitivity(summary),
         "budget": figures.budget(summary),
         **({"differences": figures.differences(summary)} if summary.comparisons else {}),
         "time": figures.step_time(summary),
-        "memory": figures.memory(summary),
     }
 
 
@@ -165,13 +171,13 @@ def test_the_chosen_points_are_always_shown(summary, monkeypatch):
     assert sensitivity_axes(summary, monkeypatch).get_ylim()[0] < -5000
 
 
-def test_legends_show_the_last_part_of_a_name_unless_two_are_alike(runs):
+def test_rows_show_the_last_part_of_a_name_unless_two_are_alike(runs):
     for names, shown in (
         ({"mda": "schedulefree.SGDScheduleFree"}, ["SGDScheduleFree"]),
         ({"mda": "one.Lion", "sgd": "two.Lion"}, ["one.Lion", "two.Lion"]),
     ):
         other = summarize(renamed(runs, names))
-        for figure in (figures.budget, figures.differences, figures.memory):
+        for figure in (figures.differences, figures.step_time):
             text = figure(other)
             assert all(name in text for name in shown), figure.__name__
             assert "schedulefree." not in text, figure.__name__
@@ -224,7 +230,7 @@ LONG = "mean_absolute_error of the reconstructed volumes over all slices of ever
 def text_boxes(axes):
     """Where the labels of the axes end up, and the whole figure, in pixels."""
     axes.figure.set_layout_engine("constrained")
-    axes.figure.set_size_inches(5.2, 3.5)
+    axes.figure.set_size_inches(drawing.WIDTH / 72, 230 / 72)
     axes.figure.draw_without_rendering()
     return axes.xaxis.label.get_window_extent(), axes.yaxis.label.get_window_extent(), axes.figure.bbox
 
@@ -239,13 +245,51 @@ def test_a_long_metric_s_name_stays_within_its_figure(unit, monkeypatch):
             assert whole.y0 <= beside.y0 < beside.y1 <= whole.y1, figure.__name__
 
 
-def test_more_names_in_the_legend_make_a_figure_higher(runs):
-    def height(names):
-        drawn = figures.budget(summarize(renamed(runs, names)))
-        box = re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)
-        return float(box[1])
+def test_curves_have_both_axes_and_the_usual_one_first(monkeypatch):
+    summary = summarize(study())
+    for figure in (figures.training_curves, figures.validation_curves):
+        assert [axes.get_yscale() for axes in all_axes(figure, monkeypatch, summary)] == ["linear", "log"]
+        assert [plot.scale for plot in figure(summary)] == ["linear", "log"]
+    with_zero = with_scores(summary, lambda old: [0.0, *old[1:]])
+    assert len(all_axes(figures.validation_curves, monkeypatch, with_zero)) == 1  # zero has no logarithm
 
-    assert height({name: f"AnOptimizerWithALongName{name}" for name in ("mda", "sgd")}) > height({}) + 10
+
+def values_of(svg):
+    """What a page shows under the pointer: the points of each optimizer."""
+    return {name: points for _, name, points in json.loads(ET.fromstring(svg).attrib["data-values"])}
+
+
+def test_every_value_of_a_curve_is_in_its_figure_where_it_is_drawn(summary):
+    for plot in figures.training_curves(summary):
+        for name, points in values_of(plot.svg).items():
+            x, y, at, text = points[-1]
+            assert at == "step 300"
+            runs = [h for h, run in summary.runs.items() if h in summary.curves and run.optimizer == name]
+            losses = [summary.curves[h].train["loss"][-1] for h in runs if not summary.runs[h].diverged]
+            assert float(text.split()[0]) == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+            own = f'class="o{drawing.looks([name])[name]}"'
+            lines = re.findall(rf'{own}[^>]*>\s*<path d="([^"]*)" clip', plot.svg)
+            ends = [[float(number) for number in line.split()[-2:]] for line in lines]
+            assert pytest.approx([x, y], abs=0.1) in ends
+
+
+def test_a_diverged_setting_is_named_so(summary):
+    texts = [text for points in values_of(figures.sensitivity(summary)).values() for *_, text in points]
+    assert any(text.startswith("90.") and "weight decay 0.0001, linear (n = 2)" in text for text in texts)
+
+
+def test_all_that_an_optimizer_has_in_a_figure_can_be_hidden(summary):
+    """Its colour is found only inside of elements with its class."""
+    for name, text in drawings(summary).items():
+        if name in ("time", "differences"):
+            continue
+        root = ET.fromstring(text)
+        for look in drawing.looks(summary.optimizers).values():
+            own = [part for part in root.iter() if part.attrib.get("class") == f"o{look}"]
+            colour = f"var(--c{look},"
+            inside = sum(ET.tostring(part, encoding="unicode").count(colour) for part in own)
+            assert own, name
+            assert inside == text.count(colour), name
 
 
 @pytest.mark.parametrize("limits", [(3.0, 70.0), (15.0, 90.0), (1.0, 1e6), (0.96, 1.25), (2.0, 9.0)])

@@ -97,7 +97,7 @@ def test_report_needs_runs_for_samples_only(dualavg: Command, tmp_path: Path) ->
     code, _, err = dualavg("report", tmp_path)
     assert (code, err) == (0, "")
     assert passage.made not in page.read_text()
-    assert "Training loss at the chosen settings" in page.read_text()
+    assert "<h2>Training</h2>" in page.read_text()
 
 
 @pytest.mark.parametrize("more", [[], ["--compare"]])
@@ -128,7 +128,8 @@ def test_a_summary_that_lacks_a_field_raises_a_one_line_error(
 ) -> None:
     file = tmp_path / "summary.json"
     complete = json.loads((finished / "summary.json").read_text())
-    for field in complete.keys() - {"format"}:
+    of_later_versions = {"own_schedules", "parameters"}
+    for field in complete.keys() - {"format"} - of_later_versions:
         file.write_text(json.dumps({name: value for name, value in complete.items() if name != field}))
         code, _, err = dualavg("report", tmp_path, *flags)
         assert code == 1, field

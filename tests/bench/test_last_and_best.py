@@ -209,5 +209,6 @@ def test_a_single_run_prints_the_best_score_too_if_that_decides(capsys: pytest.C
 
 
 def test_the_verdict_names_the_network_that_decides() -> None:
-    assert "best test accuracy (best network)" in summarize(study(report="best")).verdict
-    assert "network)" not in summarize(study()).verdict
+    said = "Scores are of the best network of each run by validation."
+    assert said in summarize(study(report="best")).verdict
+    assert "network" not in summarize(study()).verdict

@@ -15,7 +15,7 @@ from dualavg_bench.study.study import Study
     ("unit", "examples", "said"),
     [
         ("%", 400, "400 examples, one of them is 0.25 points."),
-        ("%", 10_000, "10000 examples, one of them is 0.01 points."),
+        ("%", 10_000, "10,000 examples, one of them is 0.01 points."),
         ("", 400, "400 examples."),
         ("dB", 400, "400 examples."),
     ],

@@ -13,6 +13,7 @@ from support.synthetic_runs import run, summarize
 
 from dualavg_bench import cli, commands, reproduction
 from dualavg_bench.analysis import paper, statistics
+from dualavg_bench.analysis.verdict import verdict
 from dualavg_bench.recipe import RecipeError
 from dualavg_bench.recipe.loading import load, scales_of
 from dualavg_bench.recipes import builtin
@@ -171,7 +172,8 @@ def page():
 def test_the_page_has_every_row_and_every_claim(page):
     text = words(page)
     for claim in paper.CLAIMS:
-        assert claim.text + (f"the paper: {claim.words}" if claim.words else "") in text
+        assert claim.text in text
+        assert not claim.words or f"the paper: {claim.words}" in text
     for score in paper.SCORES:
         assert score.printed in text
     assert text.count("not run") >= len(paper.RECIPES) - 1
@@ -203,7 +205,7 @@ def test_every_optimizer_of_a_claim_has_a_row_with_its_metric_though_nothing_was
 
 
 def test_the_figures_of_a_study_stand_two_and_two(page):
-    assert page.count("<figure><svg") == 4
+    assert page.count("<figure>") == 4
 
 
 def test_the_page_says_what_is_missing_and_escapes_it(page):
@@ -280,7 +282,19 @@ def test_one_study_that_fails_does_not_keep_the_others_from_running(
 
 def unfigured(summary, _, link):
     """A study on the page without figures: drawing takes most of the time."""
-    return paper_page.StudySection(summary.recipe, summary.verdict, link, [], None, {}, "last")
+    return paper_page.StudySection(
+        title=summary.recipe,
+        verdict=verdict(summary),
+        link=link,
+        order=[],
+        imports="",
+        copies=[],
+        copy_warning="",
+        figures=[],
+        samples=None,
+        colors={},
+        decides="last",
+    )
 
 
 def test_ctrl_c_is_no_failure_of_a_study(tmp_path, stand_in):
@@ -394,7 +408,7 @@ def test_a_claim_of_equal_shows_its_margin_interval_and_n():
     interval = f"{row.low:+.4f} to {row.high:+.4f}".replace("-", "\N{MINUS SIGN}")
     shown = re.escape(f"{interval}margin ±{row.margin:.4f} (3%)")
     assert re.search(rf"\(5\)\s*{shown}", text)
-    assert "margin ±1 " in text  # of imagenet, which was not run
+    assert "(margin ±1)" in text  # of imagenet, which was not run
     assert text.count("margin ±") == sum(claim.relation == "equal" for claim in paper.CLAIMS)
 
 

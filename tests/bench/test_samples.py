@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from skimage.metrics import structural_similarity
 from support.lines import execute, make_recipe, make_spec
-from support.page_reader import words
+from support.page_reader import without_own_script, words
 from support.synthetic_runs import run, study, summarize
 
 from dualavg_bench.recipe import Passage, Picture
@@ -170,5 +170,5 @@ def test_the_report_escapes_them(undrawn):
     runs = with_samples(study(), lambda _: [passage, picture])
     page = study_page.render(summarize(runs), runs)
     assert "<h2>Samples</h2>" in page
-    assert "<script" not in page
+    assert "<script" not in without_own_script(page)
     assert page.count("&lt;script&gt;") >= 5

@@ -267,3 +267,16 @@ def test_a_batch_may_have_names(tmp_path: Path) -> None:
     plain = make_recipe()
     named, usual = (execute(tmp_path, r, make_spec(r, lr=0.05, seed=3)) for r in (recipe, plain))
     assert named.train == usual.train
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("mda", 8), ("sgd", 4), ("adam", 8)],  # anchor and sum; momentum; two moments
+)
+def test_the_size_of_the_optimizer_s_state_is_measured(optimizer: str, expected: int, tmp_path: Path) -> None:
+    recipe = make_recipe()
+    result = execute(tmp_path, recipe, make_spec(recipe, optimizer))
+    tensors = list(recipe.model().parameters())
+    counters = 0 if optimizer == "sgd" else 4 * len(tensors)  # of steps
+    assert result.parameters == sum(p.numel() for p in tensors)
+    assert result.state_bytes == expected * result.parameters + counters

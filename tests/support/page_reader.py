@@ -1,7 +1,11 @@
 """A page of HTML, read: its tags, its text, its tables."""
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
+
+from dualavg_bench.report.page import TEMPLATES
 
 
 class Reader(HTMLParser):
@@ -30,7 +34,8 @@ class Reader(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text += data
+        if not {"style", "script"} & set(self.open):
+            self.text += data
 
 
 class Tables(HTMLParser):
@@ -62,6 +67,15 @@ class Tables(HTMLParser):
     def handle_data(self, data):
         if self.heading:
             self.tables[-1]["headers"][-1] += data.strip()
+
+
+def without_own_script(page):
+    """The page without the one script that it brings and that its policy allows, which must be there once."""
+    script = (TEMPLATES / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in page
+    assert page.count(f"<script>{script}</script>") == 1
+    return page.replace(f"<script>{script}</script>", "")
 
 
 def words(page):

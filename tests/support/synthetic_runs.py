@@ -2,10 +2,11 @@
 
 import math
 import random
+import re
 
 from dualavg_bench.analysis.summary import summarize as summarize_runs
 from dualavg_bench.store.results import Curve, Machine, RunResult, RunTime, spec_hash
-from dualavg_bench.store.summaries import Extension
+from dualavg_bench.store.summaries import Extension, Summary
 
 LRS = {"mda": (0.1, 0.3, 1.0), "sgd": (0.01, 0.03, 0.1), "adam": (1e-4, 1e-3, 1e-2)}
 DECAYS = (0.0, 1e-4, 1e-3)
@@ -60,6 +61,8 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
             optimizer_ms=0.2 * len(optimizer) + 0.05 * rng.random(),
         ),
         "peak_mb": 400.0 + 12 * len(optimizer),
+        "state_bytes": {"sgd": 4000}.get(optimizer, 8000),
+        "parameters": 1000,
         "packages": {},
         "machine": MACHINE,
     }
@@ -69,6 +72,7 @@ def run(optimizer="mda", lr=1.0, seed=0, phase="tune", final=90.0, **changes):
     spec = {
         "settings": settings,
         "optimizer": optimizer,
+        "optimizer_settings": {} if optimizer == "adam" else {"momentum": 0.9},
         "point": [lr, weight_decay, schedule],
         "seed": seed,
         "phase": phase,
@@ -129,9 +133,15 @@ def study(seed=0, lrs=None, offsets=None, confirm_diverges=(), **changes):
 def summarize(runs, **arguments):
     """The summary of a study whose grids were not extended, unless `arguments` say otherwise."""
     defaults = {"command": "dualavg study cifar10 --scale quick", "extension": NOT_EXTENDED}
-    return summarize_runs(runs, **defaults | {"test_examples": 400} | arguments)
+    return summarize_runs(runs, **defaults | {"test_examples": 400, "own_schedules": ()} | arguments)
 
 
 def renamed(runs, names):
     """The same runs as if other optimizers had made them; specs and hashes stay as they were."""
     return [r.model_copy(update={"optimizer": names.get(r.optimizer, r.optimizer)}) for r in runs]
+
+
+def another(summary):
+    """The same study as if other runs had made it."""
+    reverse = re.sub(r'"[0-9a-f]{16}"', lambda name: f'"{name[0][1:-1][::-1]}"', summary.model_dump_json())
+    return Summary.model_validate_json(reverse)

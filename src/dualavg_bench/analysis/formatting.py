@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from dualavg_bench.store.summaries import Statistics
+from dualavg_bench.store.summaries import Comparison, Scores, Statistics
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -18,6 +18,15 @@ def decimals(errors: Iterable[float | None]) -> int:
     return min(6, max(0, min(needed[-1], needed[len(needed) // 2] + 1))) if needed else 2
 
 
+def score_places(confirmed: Iterable[Scores], comparisons: Iterable[Comparison]) -> int:
+    """Return the decimals of all scores, differences and intervals of a study: one number for all of them."""
+    errors = [scores.se for scores in confirmed]
+    errors += [
+        (pair.high - pair.low) / 4 for pair in comparisons if pair.low is not None and pair.high is not None
+    ]
+    return decimals(errors)
+
+
 def interval_decimals(intervals: Iterable[tuple[float | None, float | None]]) -> int:
     """Return the decimals for 95% intervals, which are about four standard errors wide."""
     widths = [high - low for low, high in intervals if low is not None and high is not None]
@@ -26,7 +35,7 @@ def interval_decimals(intervals: Iterable[tuple[float | None, float | None]]) ->
 
 def with_error(described: Statistics, places: int) -> str:
     """Return mean ± standard error, or the mean alone."""
-    mean = f"{described.mean:.{places}f}".replace("-", MINUS)
+    mean = plain(described.mean, places)
     return mean if described.se is None else f"{mean} ± {described.se:.{places}f}"
 
 
@@ -42,6 +51,11 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     last = {name: name.rpartition(".")[2] or name for name in names}
     counts = Counter(last.values())
     return {name: short if counts[short] == 1 else name for name, short in last.items()}
+
+
+def plain(value: float, places: int) -> str:
+    """Return a number with a true minus."""
+    return f"{value:.{places}f}".replace("-", MINUS)
 
 
 def signed(value: float, places: int) -> str:
@@ -76,11 +90,34 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def size(n: float) -> str:
+    """Return a number of bytes in the unit that suits it.
+
+    Examples:
+        >>> size(512), size(820_000), size(12_345_678)
+        ('512 B', '820 kB', '12.3 MB')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n >= factor:
+            return f"{n / factor:.3g} {unit}"
+    return f"{n:g} B"
+
+
 def counted(n: int, noun: str) -> str:
     """Return a number and its noun, in the plural unless it is one.
 
     Examples:
-        >>> counted(1, "point"), counted(3, "point")
-        ('1 point', '3 points')
+        >>> counted(1, "point"), counted(3000, "point")
+        ('1 point', '3,000 points')
     """
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence has them.
+
+    Examples:
+        >>> listed(["mda"]), listed(["mda", "sgd"]), listed(["mda", "sgd", "adam"])
+        ('mda', 'mda and sgd', 'mda, sgd and adam')
+    """
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,7 +6,7 @@ Each length is a study of its own, tuned and confirmed.
 from collections.abc import Sequence
 from itertools import groupby
 
-from dualavg_bench.analysis.formatting import counted
+from dualavg_bench.analysis.formatting import counted, listed, plain, score_places
 from dualavg_bench.analysis.standings import (
     Relation,
     Standing,
@@ -24,7 +24,7 @@ from dualavg_bench.store.summaries import OptimizerSummary, Summary
 
 WORDS: dict[Relation, str] = {
     "ahead": "ahead",
-    "within noise": "within seed noise",
+    "within noise": "no certain difference",
     "behind": "behind",
     "not tested": "without a test",
 }
@@ -94,9 +94,9 @@ def combine(
 
 
 def verdict(horizon: Horizon) -> list[str]:
-    """Return who keeps up from which length on, where the order changes, and every reason for doubt."""
+    """Return who wins at the longest length, who keeps up from which one on, every reason for doubt."""
     found = standings(horizon)
-    sentences = [_best(horizon)]
+    sentences = [_headline(horizon, found), _best(horizon)]
     courses = {name: [each for each in found if each.optimizer == name] for name in optimizers(horizon)}
     sentences += [_keeping_up(name, own, len(horizon.lengths)) for name, own in courses.items() if own]
     if found and len(horizon.lengths) > 1:
@@ -133,10 +133,42 @@ def _entry(entry: OptimizerSummary) -> OptimizerAtLength:
     )
 
 
+def places(horizon: Horizon) -> int:
+    """Return the decimals of all scores and differences of a horizon."""
+    scores = [each for length in horizon.lengths for each in length.confirmed.values()]
+    return score_places(scores, [pair for length in horizon.lengths for pair in length.comparisons])
+
+
+def _headline(horizon: Horizon, found: Sequence[Standing]) -> str:
+    """Return who wins at the longest length, certain to 95%, or that nobody does."""
+    last = horizon.lengths[-1]
+    order, steps = (
+        rank(last, horizon.sign),
+        f"{at([last.steps])}{', the longest run' * (len(horizon.lengths) > 1)}",
+    )
+    if len(order) < 2:
+        only = f"only {order[0]} has a result" if order else "there is no result"
+        return f"No winner {steps}: {only}."
+    if len(tied := leaders(last, horizon.sign)) > 1:
+        return f"No winner {steps}: {listed(tied)} tie."
+    best, test = order[0], last.confirmed[order[0]]
+    if test.diverged == test.n:
+        return f"No winner {steps}: {best} ranks first, but did not train."
+    # Every other one is compared with the best; the first whose distance can be chance decides.
+    others = [each for each in found if each.steps == last.steps and each.optimizer != best]
+    rival = next((each for each in others if each.relation != "behind"), others[0])
+    unit = " points" if horizon.unit == "%" else f" {horizon.unit}" if horizon.unit else ""
+    lead = f"{plain(-rival.advantage, places(horizon))}{unit} in test {horizon.metric}"
+    if rival.relation == "behind":
+        return f"{best} wins {steps}, by {lead} over {rival.optimizer}, certain to 95%."
+    chance = "which can be chance" if rival.relation == "within noise" else "and no test is possible"
+    return f"No winner {steps}: {best} leads {rival.optimizer} by {lead}, {chance}."
+
+
 def _best(horizon: Horizon) -> str:
     """Return who has the best mean at which lengths."""
     longest = horizon.lengths[-1].steps
-    best = [(length.steps, _joined(leaders(length, horizon.sign))) for length in horizon.lengths]
+    best = [(length.steps, listed(leaders(length, horizon.sign))) for length in horizon.lengths]
     groups = [(names, [steps for steps, _ in group]) for names, group in groupby(best, lambda item: item[1])]
     if len(groups) == 1 and len(best) > 1:
         return f"Best mean test {horizon.metric}: {groups[0][0] or 'no result'} at every length."
@@ -157,8 +189,12 @@ def _keeping_up(name: str, own: Sequence[Standing], lengths: int) -> str:
         reason = "for lack of seeds or spread" + (f": {course}" if len(groups) > 1 else "")
         return f"{name} cannot be compared with {rival} {at([longest])}, {reason}."
     if len(groups) == 1:
-        relation = WORDS[own[0].relation] + ("" if own[0].relation == "behind" else " of")
-        return f"{name} is {relation} {rival} {everywhere}."
+        phrases = {
+            "ahead": "is ahead of",
+            "behind": "is behind",
+            "within noise": "has no certain difference from",
+        }
+        return f"{name} {phrases[own[0].relation]} {rival} {everywhere}."
     if enough is None:
         return f"{name} does not keep up with {rival} {at([longest])}: {course}."
     when = f"from {enough:,} steps on"
@@ -181,9 +217,9 @@ def _order(horizon: Horizon) -> str:
         if (b, a) in ahead and steps[0] < ahead[b, a][0]
     ]
     if turns:
-        return f"The order changes by more than seed noise explains: {'; '.join(turns)}."
+        return f"The order changes, certain to 95%: {'; '.join(turns)}."
     if len({tuple(rank(length, horizon.sign)) for length in horizon.lengths}) > 1:
-        return "The order of the means changes with the length, but no more than seed noise explains."
+        return "The order of the means changes with the length, which can be chance."
     return f"The order of the means is the same at every length: {', '.join(optimizers(horizon))}."
 
 
@@ -203,7 +239,7 @@ def _cautions(horizon: Horizon) -> list[str]:
             if entry.test and entry.test.diverged:
                 diverged.append(f"{entry.test.diverged} of {entry.test.n} of {name} {place}")
     if edges:
-        cautions.append(f"CAUTION: best settings on the edge of their grids: {', '.join(edges)}.")
+        cautions.append(f"CAUTION: best settings that are the smallest or largest tried: {', '.join(edges)}.")
     if diverged:
         cautions.append(f"CAUTION: confirmation runs that diverged: {', '.join(diverged)}.")
     return cautions
@@ -215,7 +251,3 @@ def _not_covered(horizon: Horizon) -> str:
         f"Not covered: tuning was done once per length ({counted(max(seeds), 'seed')}), and the test set has "
         f"{counted(horizon.test_examples, 'example')}."
     )
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -4,13 +4,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean, median_high
+from typing import Any
 
 import numpy as np
 
 from dualavg_bench.analysis.curves import steps_to_target, thinned
 from dualavg_bench.analysis.scores import Split, also_score, score
 from dualavg_bench.analysis.selection import budget, select, sensitivity
-from dualavg_bench.analysis.statistics import compare, describe_runs
+from dualavg_bench.analysis.statistics import compare, describe, describe_runs
 from dualavg_bench.analysis.verdict import verdict
 from dualavg_bench.recipe import Report
 from dualavg_bench.store.results import Machine, RunResult
@@ -46,6 +47,7 @@ def summarize(
     about: str = "",
     paper: str = "",
     workers: int | None = None,
+    own_schedules: Collection[str] | None = None,
 ) -> Summary:
     """Return the summary of a study. It does not depend on the order of the runs.
 
@@ -60,6 +62,7 @@ def summarize(
         about: the recipe's sentence.
         paper: the recipe's part of the paper.
         workers: how many runs were executed at the same time, if known.
+        own_schedules: the names of the recipe's own schedules, if known.
     """
     runs = sorted(runs, key=lambda run: (run.phase, run.optimizer, run.point, run.seed))
     tuning = [run for run in runs if run.phase == "tune"]
@@ -95,6 +98,8 @@ def summarize(
                 test_best=_scores(confirmation, name, "test", "best"),
                 train=_scores([run for run in confirmation if run.train.step], name, "train"),
                 to_target=_to_target(confirmation, name, target),
+                test_loss=_test_loss(confirmation, name),
+                **_construction([run for run in runs if run.optimizer == name]),
             )
             for name, points in grids.items()
         },
@@ -113,8 +118,10 @@ def summarize(
         machines=_machines(runs),
         packages=_packages(runs),
         times=_times(runs, workers),
+        own_schedules=None if own_schedules is None else sorted(own_schedules),
+        parameters=max((run.parameters for run in runs if run.parameters is not None), default=None),
     )
-    return summary.model_copy(update={"verdict": verdict(summary)})
+    return summary.model_copy(update={"verdict": str(verdict(summary))})
 
 
 def _check_confirmation(
@@ -149,6 +156,23 @@ def _scores(
 ) -> Scores | None:
     runs = [run for run in confirmation if run.optimizer == optimizer]
     return describe_runs(runs, split, report) if runs else None
+
+
+def _test_loss(confirmation: Sequence[RunResult], optimizer: str) -> Scores | None:
+    """Return the loss on test of the network that decides."""
+    runs = [run for run in confirmation if run.optimizer == optimizer]
+    tests = [run.test_best if run.report == "best" else run.test for run in runs]
+    losses = [test["loss"] for test in tests if test and "loss" in test]
+    if not losses or len(losses) < len(runs):
+        return None
+    diverged = sum(run.diverged for run in runs)
+    return Scores(**dict(describe(losses)), diverged=diverged, runs=[run.hash for run in runs])
+
+
+def _construction(runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Return the fixed settings of an optimizer, and the bytes of its state."""
+    sizes = [run.state_bytes for run in runs if run.state_bytes is not None]
+    return {"settings": runs[0].spec.get("optimizer_settings"), "state_bytes": max(sizes, default=None)}
 
 
 def _target(confirmation: Sequence[RunResult]) -> float | None:

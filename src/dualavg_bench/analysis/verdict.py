@@ -2,11 +2,21 @@
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dualavg_bench.analysis.formatting import counted, decimals, interval_decimals, p_text, signed, with_error
+from dualavg_bench.analysis.formatting import (
+    MINUS,
+    counted,
+    listed,
+    p_text,
+    plain,
+    score_places,
+    signed,
+    with_error,
+)
 from dualavg_bench.analysis.statistics import is_significant
-from dualavg_bench.store.summaries import FailedRun, NumericAxis, Reduced, Scores, Summary
+from dualavg_bench.store.summaries import Comparison, FailedRun, NumericAxis, Reduced, Scores, Summary
 
 AXIS_NAMES: dict[NumericAxis, str] = {"lr": "step size", "weight_decay": "weight decay"}
 
@@ -23,10 +33,26 @@ class Edge:
     reason: str  # why the grid was not extended further
 
 
-def verdict(summary: Summary) -> str:
-    """Return who is best, whether that is more than noise, every reason for doubt, what is not covered."""
-    found = "; ".join([_finding(summary), *_cautions(summary)]) + "."
-    return f"{found} {_not_covered(summary)}" if summary.confirmed else found
+@dataclass(frozen=True)
+class Verdict:
+    """The answer of a study, in sentences; as a string, all of them in a row."""
+
+    headline: str  # "adam wins by ..., certain to 95%." or "No winner: ..."
+    evidence: str  # scores, interval and p
+    cautions: list[str]  # what may change the answer
+    diverged: str  # how many runs of each optimizer, or ""
+    limits: str  # what the interval leaves out, or ""
+
+    def __str__(self) -> str:
+        parts = [self.headline, self.evidence, *self.cautions, self.diverged, self.limits]
+        return " ".join(part for part in parts if part)
+
+
+def verdict(summary: Summary) -> Verdict:
+    """Return who wins or that nobody does, how certain it is, every reason for doubt, what is not covered."""
+    headline, evidence = _finding(summary)
+    limits = _not_covered(summary) if summary.confirmed else ""
+    return Verdict(headline, evidence, _cautions(summary), _diverged(summary), limits)
 
 
 def rank(summary: Summary) -> list[str]:
@@ -99,62 +125,90 @@ def _reason_for_edge(summary: Summary, axis: NumericAxis) -> str:
     return f"grids were extended {times}, the maximum"
 
 
-def _finding(summary: Summary) -> str:
-    tests, metric = summary.confirmed, summary.metric
-    metric += " (best network)" if summary.report == "best" else ""
+def places(summary: Summary) -> int:
+    """Return the decimals of all scores and differences of a study."""
+    return score_places(summary.confirmed.values(), summary.comparisons)
+
+
+def winner(best: str, pairs: Sequence[tuple[Comparison, float | None]]) -> str | None:
+    """Return the best optimizer if it is ahead of every other one, certain to 95%, else None.
+
+    Args:
+        best: the optimizer with the best mean.
+        pairs: the comparisons, each with its corrected p.
+    """
+    ahead = [is_significant(p) for pair, p in pairs if pair.a == best]
+    return best if ahead and all(ahead) else None
+
+
+def _finding(summary: Summary) -> tuple[str, str]:
+    """Return the headline, and the numbers that it rests on."""
+    tests, digits = summary.confirmed, places(summary)
     order = [name for name in rank(summary) if name in tests]
     if not order:
-        return "Nothing is confirmed yet: there are tuning runs, but no test scores on fresh seeds"
-    unit = summary.unit if summary.unit in ("", "%") else f" {summary.unit}"
+        return (
+            "No winner: nothing is confirmed yet.",
+            "There are tuning runs, but no test scores on fresh seeds.",
+        )
+    metric, unit = f"test {summary.metric}", summary.unit if summary.unit in ("", "%") else f" {summary.unit}"
     best, test = order[0], tests[order[0]]
-    places = decimals(scores.se for scores in tests.values())
-    value = f"{with_error(test, places)}{unit} (mean ± s.e., n = {test.n})"
+    value = f"{with_error(test, digits)}{unit} (mean ± standard error, n = {test.n})"
     if test.diverged == test.n:
         return _untrained({name: tests[name] for name in order}, metric, value)
     if len(order) == 1:
         reason = "no other optimizer has a result" if summary.failures else "no other optimizer was run"
-        return f"{best} has a test {metric} of {value}, and {reason} to compare it with"
+        return f"No winner: only {best} has a result.", f"Its {metric} is {value}; {reason}."
     if len(tied := leaders(summary)) > 1:
-        mean = f"{test.mean:.{places}f}{unit} (n = {test.n})"
-        return f"{', '.join(tied[:-1])} and {tied[-1]} tie for the best test {metric}, a mean of {mean}"
-    return f"{best} has the best test {metric}, {value}, {_lead(summary, places, unit)}"
+        mean = f"{plain(test.mean, digits)}{unit} (n = {test.n})"
+        return f"No winner: {listed(tied)} tie.", f"Each has a mean {metric} of {mean}."
+    return _lead(summary, best, digits, unit)
 
 
-def _lead(summary: Summary, places: int, unit: str) -> str:
-    """Return by how much the best leads the second, and whether that is more than noise."""
-    pair, pairs = summary.comparisons[0], len(summary.comparisons)
-    places = max(places, interval_decimals([(pair.low, pair.high)]))
-    lead = f"{summary.sign * pair.difference:.{places}f}"
-    if float(lead) == 0:
-        lead = f"less than {10**-places:.{places}f}"
-    lead = f"{lead}{' points' if unit == '%' else unit} ahead of {pair.b}"
+def _lead(summary: Summary, best: str, digits: int, unit: str) -> tuple[str, str]:
+    """Return whether the best is ahead of all others, and by how much of the closest one."""
+    pairs = [pair for pair in summary.comparisons if pair.a == best]
+    # The second, or the first one whose distance can be chance.
+    pair = next((pair for pair in pairs if not is_significant(pair.p_holm)), pairs[0])
+    unit = " points" if unit == "%" else unit
+    lead = plain(summary.sign * pair.difference, digits)
+    if float(lead.replace(MINUS, "-")) == 0:
+        lead = f"less than {10**-digits:.{digits}f}"
+    lead = f"{lead}{unit} in test {summary.metric}"
+    scores = [f"{name} {with_error(summary.confirmed[name], digits)}" for name in (best, pair.b)]
+    evidence = f"{', '.join(scores)} (mean ± standard error, n = {pair.n})."
     if pair.p_holm is None or pair.low is None or pair.high is None:
-        if pair.n == 1:
-            return f"{lead}, which may be seed noise: one seed cannot tell"
-        return f"{lead} in each of {pair.n} seeds; without any spread, no p-value can be computed"
+        reason = (
+            "one seed cannot tell whether that is chance"
+            if pair.n == 1
+            else f"it is the same in all {pair.n} seeds, so no test is possible"
+        )
+        return f"No winner: {best} leads {pair.b} by {lead}, and {reason}.", evidence
     low, high = sorted((summary.sign * pair.low, summary.sign * pair.high))
-    significant = is_significant(pair.p_holm)
-    noise = "more than seed noise explains" if significant else "no more than seed noise explains"
-    if low > 0 and not significant:  # the interval is not corrected for the other pairs
-        noise = f"which seed noise can explain when {pairs} pairs are compared"
-    interval = f"95% interval {signed(low, places)} to {signed(high, places)}"
-    p = f"p {p_text(pair.p_holm)}"
-    if pairs > 1:
-        interval, p = f"uncorrected {interval}", f"{p} after Holm's correction for {pairs} pairs"
-    return f"{lead}, {noise} (paired by seed, {interval}; {p})"
+    ends = [signed(end, digits) if low < 0 else plain(end, digits) for end in (low, high)]
+    p, others = f"p {p_text(pair.p_holm)}", len(summary.comparisons)
+    if others > 1:
+        p += f" after correction for {others} pairs"
+    evidence += f" The lead is between {ends[0]} and {ends[1]} (95% interval, paired by seed; {p})."
+    if winner(best, [(each, each.p_holm) for each in pairs]):
+        return f"{best} wins by {lead} over {pair.b}, certain to 95%.", evidence
+    chance = "which can be chance"
+    if low > 0:  # the interval is not corrected for the other pairs
+        chance += f" when {others} pairs are compared"
+    return f"No winner: {best} leads {pair.b} by {lead}, {chance}.", evidence
 
 
-def _untrained(tests: dict[str, Scores], metric: str, value: str) -> str:
+def _untrained(tests: dict[str, Scores], metric: str, value: str) -> tuple[str, str]:
     """Return the finding where the best optimizer diverged in every seed."""
     best, test = next(iter(tests.items()))
     if all(scores.diverged == scores.n for scores in tests.values()):
         runs = sum(scores.n for scores in tests.values())
         return (
-            f"Nothing trained: all {runs} confirmation runs diverged, so the scores are of untrained networks"
+            "No winner: nothing trained.",
+            f"All {runs} confirmation runs diverged, so the scores are of untrained networks.",
         )
     return (
-        f"{best} did not train: all {test.n} of its confirmation runs diverged, and it ranks first only "
-        f"because no other optimizer beat the untrained network's test {metric}, {value}"
+        f"No winner: {best} ranks first, but did not train.",
+        f"Its {test.n} confirmation runs diverged, and no other one beat the untrained {metric}, {value}.",
     )
 
 
@@ -163,8 +217,10 @@ def _not_covered(summary: Summary) -> str:
     seeds = max(entry.chosen.valid.n for entry in summary.optimizers.values())
     examples = counted(summary.test_examples, "example")
     one = f", one of them is {100 / summary.test_examples:.2g} points" if summary.unit == "%" else ""
+    best = " Scores are of the best network of each run by validation." if summary.report == "best" else ""
     return (
         f"Not covered: tuning was done once ({counted(seeds, 'seed')}), and the test set has {examples}{one}."
+        f"{best}"
     )
 
 
@@ -173,19 +229,23 @@ def _cautions(summary: Summary) -> list[str]:
     for name, failures in failures_by_optimizer(summary).items():
         why = textwrap.shorten(failures[0].why, 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
         first = f"the first: {why}" if len(failures) > 1 else why
-        cautions.append(f"NO RESULT: {name}, because {counted(len(failures), 'run')} failed ({first})")
+        cautions.append(f"NO RESULT: {name}, because {counted(len(failures), 'run')} failed ({first}).")
     if summary.reduced:
         cautions.append(
             f"REDUCED STUDY: {reduction(summary.reduced)} (--budget {summary.reduced.budget}; run it without "
-            "--budget to complete it)"
+            "--budget to complete it)."
         )
     if sizes := unequal_grids(summary):
-        cautions.append(f"CAUTION: unequal budgets, grid points tried: {sizes}")
+        cautions.append(f"CAUTION: not the same number of settings was tried: {sizes}.")
     cautions += [
-        f"CAUTION: the best {edge.axis} of {edge.optimizer}, {edge.value}, is the {edge.which} tried, on the "
-        f"edge of its grid; {edge.reason}"
+        f"CAUTION: the best {edge.axis} of {edge.optimizer}, {edge.value}, is the {edge.which} tried, and a "
+        f"{edge.beyond} one may be better; {edge.reason}."
         for edge in edges(summary)
     ]
+    return cautions
+
+
+def _diverged(summary: Summary) -> str:
     counts = []
     for name in rank(summary):
         grid, test = summary.optimizers[name].grid, summary.optimizers[name].test
@@ -193,4 +253,4 @@ def _cautions(summary: Summary) -> list[str]:
         if test:
             counts.append((test.diverged, f"of {test.n} confirmation runs of {name}"))
     diverged = ", ".join(f"{count} {runs}" for count, runs in counts if count)
-    return cautions + ([f"diverged: {diverged}"] if diverged else [])
+    return f"Diverged: {diverged}." if diverged else ""

@@ -1,20 +1,26 @@
 """The style of all figures, and their conversion from matplotlib to SVG in a page.
 
 The SVG is the same to the last byte each time. Every id has the figure's own prefix, so that many figures can
-share a page. Text stays text. Ink, grid and the colours of optimizers are CSS variables of the page, with a
-fallback, so that one SVG serves print, light and dark.
+share a page. Text stays text, 12 pixels high where a figure is as wide as its column. Ink, grid and the
+colours of optimizers are CSS variables of the page, with a fallback, so that one SVG serves print, light and
+dark. What belongs to an optimizer has a class, for the page to hide it, and its values are in `data-values`,
+for the page to show them under the pointer.
 """
 
+import contextlib
 import io
+import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import count
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -40,13 +46,25 @@ INK, GRID = ("#1b1f24", "#c9ced6")
 FIXED = ("mda", "sgd", "adam", "adamw", "da+momentum", "da")  # the same colour in every study
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.", (0, (8, 2, 2, 2, 2, 2)), (0, (1, 1)), (0, (4, 4)), "-")
+# The same markers in a legend, around the middle of a box of 28 x 12.
+KEYS = (
+    "M10.5 6a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0",
+    "M11 3h6v6h-6z",
+    "M14 2l4 7h-8z",
+    "M14 2l4 4l-4 4l-4 -4z",
+    "M14 10l4 -7h-8z",
+    "M13 2h2v3h3v2h-3v3h-2v-3h-3v-2h3z",
+    "M14 2l4 3l-1.5 4.5h-5l-1.5 -4.5z",
+    "M12 2.5h4l2 3.5l-2 3.5h-4l-2 -3.5z",
+)
+WIDTH = 360  # of a column of the page, in pixels; the narrowest of those that the page has on a screen
+LINE_WIDTH = 1.8
 LANE = 9  # points between the marks of two optimizers at the edge of the frame
 FRAME_HEIGHT = 180  # in points, about
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
-    "font.size": 10.5,
-    "axes.titlesize": 10.5,
+    "font.size": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": INK,
@@ -59,8 +77,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "lines.linewidth": 1.8,
-    "legend.frameon": False,
+    "lines.linewidth": LINE_WIDTH,
     "axes.unicode_minus": True,
 }
 
@@ -104,51 +121,84 @@ def wrapped(label: str, width: int, lines: int = 3) -> str:
     return "\n".join(textwrap.wrap(label, width, max_lines=lines, placeholder=ellipsis)) or label[:width]
 
 
+@dataclass(frozen=True)
+class Value:
+    """A point of a figure in words: "step 600", "2.85 ± 0.01"."""
+
+    x: float
+    y: float
+    at: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """The values of an optimizer in a figure."""
+
+    look: int
+    name: str
+    values: list[Value]
+
+
+def key(look: int) -> Markup:
+    """Return the line and the marker of an optimizer, for a legend."""
+    lengths = [length for length in dash(look) if length is not None]
+    dashes = f' stroke-dasharray="{" ".join(f"{LINE_WIDTH * length:g}" for length in lengths)}"' * bool(
+        lengths
+    )
+    return Markup(  # noqa: S704, made of constants
+        '<svg class="line" viewBox="0 0 28 12" aria-hidden="true">'
+        f'<path d="M0 6h28" fill="none" stroke="var(--c{look})" stroke-width="{LINE_WIDTH}"{dashes}/>'
+        f'<path d="{KEYS[look]}" fill="var(--c{look})"/></svg>'
+    )
+
+
+@contextlib.contextmanager
+def belonging(axes: Axes, look: int) -> Iterator[None]:
+    """Mark all that is drawn in the block as an optimizer's, for the page to hide it."""
+    before = set(axes.get_children())
+    yield
+    for artist in axes.get_children():
+        if artist not in before:
+            artist.set_gid(f"o{look}")
+
+
 def svg(
-    draw: Callable[[Axes], None],
+    draw: Callable[[Axes], Sequence[Series] | None],
     prefix: str,
-    look: Mapping[str, int],
     title: str,
-    height: float = 3.5,
-    *,
-    markers: bool = False,
+    height: float = 230,
 ) -> str:
     """Draw a figure and return it as an SVG element.
 
     Args:
-        draw: draws into the axes.
+        draw: draws into the axes, and returns the values that the page shows under the pointer, if any.
         prefix: of every id, unique in a page.
-        look: the optimizers of the legend, see `looks`.
         title: for readers who cannot see the figure.
-        height: in inches, with a legend of one row.
-        markers: whether the legend shows markers.
+        height: in pixels, where the figure is as wide as its column.
     """
-    names = list(labels(look).values())
-    columns = {0: 3, 1: 2}.get(max(map(len, names), default=0) // 14, 1)
-    rows = -(-len(names) // columns)  # a longer legend makes the figure higher, not the frame smaller
     with mpl.rc_context({**STYLE, "svg.hashsalt": prefix}):
-        figure = Figure(figsize=(5.2, height + 0.2 * max(0, rows - 1)), layout="constrained")
+        figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
         axes = figure.add_subplot()
-        draw(axes)
-        if look:
-            handles = [
-                mpl.lines.Line2D([], [], color=LIGHT[i], dashes=dash(i), marker=MARKERS[i] if markers else "")
-                for i in look.values()
-            ]
-            figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=2.6)
+        series = draw(axes)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        values = _values(axes, series or ())
     drawn = file.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>\s*", "", drawn, flags=re.DOTALL)
     drawn = re.sub(
         r"<style.*?</style>", "", drawn, count=1, flags=re.DOTALL
     )  # it would apply to the whole page
+    number = count()
+    drawn = re.sub(r'\bid="(o\d+)"', lambda own: f'class="{own[1]}" id="{own[1]}-{next(number)}"', drawn)
     drawn = re.sub(r'\bid="', f'id="{prefix}-', drawn)
     drawn = re.sub(r'(url\(#|href="#)', rf"\1{prefix}-", drawn)
     drawn = re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", drawn)
     drawn = re.sub(r"#[0-9a-f]{6}\b", lambda match: _variable(match[0]), drawn)
     label = f'role="img" aria-label="{escape(title)}" style="stroke-linejoin:round"'
+    if values:
+        label += f' data-values="{escape(json.dumps(values, separators=(",", ":"), ensure_ascii=False))}"'
     return re.sub(
         r'^<svg ([^>]*?)width="[^"]*" height="[^"]*"',
         lambda match: f"<svg {label} {match[1]}",
@@ -157,13 +207,33 @@ def svg(
     )
 
 
+def _values(axes: Axes, series: Sequence[Series]) -> list[list[Any]]:
+    """Return look, name and [x, y, at, text] of the values within the frame, x and y in pixels of the SVG."""
+    frame, height = axes.get_window_extent(), axes.figure.bbox.height
+    found = []
+    for each in series:
+        points = []
+        for value in each.values:
+            x, y = axes.transData.transform((value.x, value.y))
+            if frame.x0 - 1 <= x <= frame.x1 + 1 and frame.y0 - 1 <= y <= frame.y1 + 1:
+                points.append([round(float(x), 1), round(float(height - y), 1), value.at, value.text])
+        found.append([each.look, each.name, points])
+    return found
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Return whether values are positive, and more than a factor of twenty apart: they need a log axis."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > 20
+
+
 def set_scale(axes: Axes, values: Sequence[float], *, log: bool) -> None:
-    """Set limits of the y axis that show all values; with `log`, a log axis beyond a factor of twenty."""
+    """Set a linear or log y axis, and limits that show all values; a log axis needs positive ones."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
-    if log and low > 0 and high / low > 20:
+    if log:
         axes.set_yscale("log")
-        margin = (high / low) ** 0.08
+        margin = max((high / low) ** 0.08, 1.01)
         limits = (low / margin, high * margin)
         log_ticks(axes.yaxis, limits)
     else:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from dualavg_bench.analysis import formatting, frontier, verdict
-from dualavg_bench.report.drawing import INK, LIGHT, MARKERS, dash, looks, svg, wrapped
+from dualavg_bench.report.drawing import INK, LIGHT, MARKERS, belonging, dash, looks, svg, wrapped
+from dualavg_bench.report.page import Drawn, drawn
 from dualavg_bench.store.summaries import Summary
 
 DASH = "\N{EN DASH}"
@@ -52,7 +52,7 @@ class FrontierView:
     unit: str
     direction: str
     start: str
-    figure: Markup
+    figure: Drawn
     both: list[BothRow]
     equal: list[EqualTable]
 
@@ -69,7 +69,7 @@ def view(summary: Summary, prefix: str) -> FrontierView | None:
         unit=f" ({summary.also.unit})" if summary.also.unit else "",
         direction="higher is better" if summary.also.higher_is_better else "lower is better",
         start=f"{summary.metric} {begin[0]:.{places}f}, {summary.also.name} {begin[1]:.{places}f}",
-        figure=Markup(figure(summary, prefix)),  # noqa: S704, matplotlib escaped it
+        figure=drawn(figure(summary, prefix)),
         both=[
             BothRow(
                 name,
@@ -124,7 +124,7 @@ def figure(summary: Summary, prefix: str = "frontier") -> str:
         draw_frontiers(axes, summary, look)
 
     label = f"{summary.also.name if summary.also else ''} against {summary.metric}"
-    return svg(draw, prefix, look, label, height=3.9, markers=True)
+    return svg(draw, prefix, label, height=300)
 
 
 def draw_frontiers(axes: Axes, summary: Summary, look: dict[str, int]) -> None:
@@ -138,24 +138,24 @@ def draw_frontiers(axes: Axes, summary: Summary, look: dict[str, int]) -> None:
         on = sorted((d.metric.mean, d.also.mean) for d in found[name] if d.on_line)
         off = [(d.metric.mean, d.also.mean) for d in found[name] if not d.on_line]
         shown += on
-        axes.plot(
-            [x for x, _ in off], [y for _, y in off], MARKERS[i], color=color, alpha=0.35, markersize=4.5
-        )
-        axes.plot([x for x, _ in on], [y for _, y in on], color=color, dashes=dash(i), linewidth=1.6)
-        axes.plot([x for x, _ in on], [y for _, y in on], MARKERS[i], color=color, markersize=6.5)
-        for d in found[name]:
-            if d.on_line and d.metric.se is not None and d.also.se is not None:
-                axes.errorbar(
-                    d.metric.mean, d.also.mean, d.also.se, d.metric.se, color=color, linewidth=1.0, fmt="none"
-                )
+        with belonging(axes, i):
+            axes.plot(
+                [x for x, _ in off], [y for _, y in off], MARKERS[i], color=color, alpha=0.35, markersize=4.5
+            )
+            axes.plot([x for x, _ in on], [y for _, y in on], color=color, dashes=dash(i), linewidth=1.6)
+            axes.plot([x for x, _ in on], [y for _, y in on], MARKERS[i], color=color, markersize=6.5)
+            for d in found[name]:
+                if d.on_line and d.metric.se is not None and d.also.se is not None:
+                    x, y = d.metric.mean, d.also.mean
+                    axes.errorbar(x, y, d.also.se, d.metric.se, color=color, linewidth=1.0, fmt="none")
     axes.plot(*begin, "*", color=INK, markersize=13, zorder=5)
     axes.annotate(START, begin, xytext=(9, -3), textcoords="offset points", color=INK)
     for k, set_limits in ((0, axes.set_xlim), (1, axes.set_ylim)):
         values = [pair[k] for pair in shown]
         margin = 0.06 * (max(values) - min(values)) or 0.1
         set_limits(min(values) - margin, max(values) + margin)
-    axes.set_xlabel(wrapped(f"validation {summary.metric}{_unit(summary.unit)}", 46))
-    axes.set_ylabel(wrapped(f"validation {also.name}{_unit(also.unit)}", 30))
+    axes.set_xlabel(wrapped(f"validation {summary.metric}{_unit(summary.unit)}", 36))
+    axes.set_ylabel(wrapped(f"validation {also.name}{_unit(also.unit)}", 26))
 
 
 def _unit(unit: str) -> str:

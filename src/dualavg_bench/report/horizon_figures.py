@@ -9,15 +9,21 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from dualavg_bench.analysis.formatting import decimals, plain, signed
+from dualavg_bench.analysis.horizon import places
 from dualavg_bench.analysis.standings import optimizers, standings
 from dualavg_bench.report.drawing import (
     INK,
     LIGHT,
     MARKERS,
+    Series,
+    Value,
+    belonging,
     dash,
     is_outside,
     looks,
     set_scale,
+    spans_decades,
     svg,
     wrapped,
 )
@@ -50,7 +56,7 @@ def scores(horizon: Horizon, prefix: str = "scores") -> str:
         for name in optimizers(horizon)
     }
     label = f"test {horizon.metric}{unit}"
-    return _figure(horizon, prefix, marks, label, log=not horizon.higher_is_better)
+    return _figure(horizon, prefix, marks, label, places(horizon), log=not horizon.higher_is_better)
 
 
 def training_loss(horizon: Horizon, prefix: str = "loss") -> str:
@@ -60,7 +66,8 @@ def training_loss(horizon: Horizon, prefix: str = "loss") -> str:
         for name, entry in length.optimizers.items():
             if entry.train is not None:
                 marks[name].append(_with_error(length.steps, entry.train))
-    return _figure(horizon, prefix, marks, "training loss at the end", log=True)
+    digits = decimals(mark.high - mark.value for own in marks.values() for mark in own)
+    return _figure(horizon, prefix, marks, "training loss at the end", digits, log=True)
 
 
 def gaps(horizon: Horizon, prefix: str = "gaps") -> str:
@@ -75,7 +82,9 @@ def gaps(horizon: Horizon, prefix: str = "gaps") -> str:
         high = one.advantage if one.high is None else one.high
         marks[one.optimizer].append(Mark(one.steps, one.advantage, low, high))
     unit = " (points)" if horizon.unit == "%" else f" ({horizon.unit})" if horizon.unit else ""
-    return _figure(horizon, prefix, marks, f"advantage over the best other{unit}", log=False, gap=True)
+    return _figure(
+        horizon, prefix, marks, f"advantage over the best other{unit}", places(horizon), log=False, gap=True
+    )
 
 
 def _with_error(steps: int, described: Statistics) -> Mark:
@@ -88,6 +97,7 @@ def _figure(
     prefix: str,
     marks: Mapping[str, Sequence[Mark]],
     label: str,
+    digits: int,
     *,
     log: bool,
     gap: bool = False,
@@ -99,7 +109,7 @@ def _figure(
     # Side by side, or one bar would hide another.
     shift = {name: min(ratio, 2.0) ** (0.1 * (i - middle)) for i, name in enumerate(look)}
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: Axes) -> list[Series]:
         _length_axis(axes, lengths)
         ends = [end for own in marks.values() for mark in own for end in (mark.low, mark.high)]
         if gap:
@@ -107,19 +117,41 @@ def _figure(
             set_scale(axes, [0.0, *(min(max(end, -most), most) for end in ends)], log=False)
             axes.axhline(0, color=INK, linewidth=1.0)
         else:
-            set_scale(axes, ends, log=log)
+            set_scale(axes, ends, log=log and spans_decades(ends))
         for name, i in look.items():
             color, own = LIGHT[i], marks[name]
-            x = [mark.steps * shift[name] for mark in own]
-            y = [mark.value for mark in own]
-            bars = [[mark.value - mark.low for mark in own], [mark.high - mark.value for mark in own]]
-            axes.plot(x, y, color=color, dashes=dash(i))
-            axes.errorbar(x, y, bars, fmt=MARKERS[i], color=color, markersize=6, linewidth=1.2)
-            _mark_outside(axes, x, y, color)
+            with belonging(axes, i):
+                x = [mark.steps * shift[name] for mark in own]
+                y = [mark.value for mark in own]
+                bars = [[mark.value - mark.low for mark in own], [mark.high - mark.value for mark in own]]
+                axes.plot(x, y, color=color, dashes=dash(i))
+                axes.errorbar(x, y, bars, fmt=MARKERS[i], color=color, markersize=6, linewidth=1.2)
+                _mark_outside(axes, x, y, color)
         axes.set_xlabel("run length (steps)")
         axes.set_ylabel(wrapped(label, LABEL_HEIGHT))
 
-    return svg(draw, prefix, look, f"{label.capitalize()} against run length", markers=True)
+        return [
+            Series(
+                look[name],
+                name,
+                [
+                    Value(
+                        m.steps * shift[name], m.value, f"{m.steps:,} steps", _mark_text(m, digits, gap=gap)
+                    )
+                    for m in marks[name]
+                ],
+            )
+            for name in look
+        ]
+
+    return svg(draw, prefix, f"{label.capitalize()} against run length")
+
+
+def _mark_text(mark: Mark, digits: int, *, gap: bool) -> str:
+    """Return a value with its standard error, or an advantage with its interval."""
+    if gap:
+        return f"{signed(mark.value, digits)} ({signed(mark.low, digits)} to {signed(mark.high, digits)})"
+    return f"{plain(mark.value, digits)} ± {plain(mark.high - mark.value, digits)}"
 
 
 def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from dualavg_bench.analysis import formatting, standings
+from dualavg_bench.analysis.horizon import places, verdict
 from dualavg_bench.report import drawing, horizon_figures
-from dualavg_bench.report.page import fill_template
+from dualavg_bench.report.page import Drawn, all_drawn, fill_template
 from dualavg_bench.report.tables import DASH
 from dualavg_bench.store.horizons import Horizon, Length
 from dualavg_bench.store.summaries import Scores
@@ -65,6 +64,7 @@ class HorizonView:
 
     horizon: Horizon
     title: str
+    verdict: list[str]
     unit: str
     direction: str
     optimizers: list[str]
@@ -75,7 +75,7 @@ class HorizonView:
     chosen: list[ChosenRow]
     missing: str
     has_epochs: bool
-    figures: dict[str, Markup]
+    figures: dict[str, Drawn]
 
 
 def render(horizon: Horizon, links: Mapping[int, str] | None = None) -> str:
@@ -90,12 +90,13 @@ def render(horizon: Horizon, links: Mapping[int, str] | None = None) -> str:
     view = HorizonView(
         horizon=horizon,
         title=f"{horizon.recipe} ({horizon.scale}): how long is long enough?",
+        verdict=verdict(horizon),
         unit=f" ({horizon.unit})" if horizon.unit else "",
         direction="higher is better" if horizon.higher_is_better else "lower is better",
         optimizers=names,
         colors=drawing.looks(names),
         lengths=[_length_row(horizon, length, names, links or {}) for length in horizon.lengths],
-        gaps=_gap_rows(found),
+        gaps=_gap_rows(found, places(horizon)),
         pairs=sum(len(length.comparisons) for length in horizon.lengths),
         chosen=_chosen_rows(horizon, names),
         missing=" and ".join(f"{steps:,}" for steps in horizon.missing),
@@ -111,43 +112,42 @@ def _length_row(
     leaders = standings.leaders(length, horizon.sign)
     tests = {name: entry.test for name, entry in length.optimizers.items()}
     trains = {name: entry.train for name, entry in length.optimizers.items()}
+    losses = [entry.train for each in horizon.lengths for entry in each.optimizers.values() if entry.train]
+    digits, loss_digits = places(horizon), formatting.decimals(loss.se for loss in losses)
     return LengthRow(
         steps=f"{length.steps:,}",
         epochs=DASH if length.epochs is None else f"{length.epochs:.3g}",
         own=length.steps == horizon.own_steps,
         link=links.get(length.steps),
-        test=[_cell(tests, name, best=name in leaders) for name in names],
-        train=[_cell(trains, name) for name in names],
+        test=[_cell(tests.get(name), digits, best=name in leaders) for name in names],
+        train=[_cell(trains.get(name), loss_digits) for name in names],
     )
 
 
-def _cell(scores: Mapping[str, Scores | None], name: str, *, best: bool = False) -> Cell:
-    own = scores.get(name)
-    if own is None:
+def _cell(scores: Scores | None, digits: int, *, best: bool = False) -> Cell:
+    if scores is None:
         return Cell("no result")
-    places = formatting.decimals(each.se for each in scores.values() if each)
-    remark = f"{own.diverged} diverged" if own.diverged else ""
-    return Cell(f"{formatting.with_error(own, places)} ({own.n})", best and own.diverged < own.n, remark)
+    remark = f"{scores.diverged} diverged" if scores.diverged else ""
+    text = f"{formatting.with_error(scores, digits)} ({scores.n})"
+    return Cell(text, best and scores.diverged < scores.n, remark)
 
 
-def _gap_rows(found: Sequence[standings.Standing]) -> list[GapRow]:
+def _gap_rows(found: Sequence[standings.Standing], digits: int) -> list[GapRow]:
     rows = []
     for one in found:
-        same = [(each.low, each.high) for each in found if each.steps == one.steps]
-        places = formatting.interval_decimals(same)
         interval = "no test possible"
         if one.low is not None and one.high is not None:
-            interval = f"{formatting.signed(one.low, places)} to {formatting.signed(one.high, places)}"
+            interval = f"{formatting.signed(one.low, digits)} to {formatting.signed(one.high, digits)}"
         rows.append(
             GapRow(
                 steps=f"{one.steps:,}",
                 name=one.optimizer,
                 rival=one.rival,
                 n=one.n,
-                advantage=formatting.signed(one.advantage, places),
+                advantage=formatting.signed(one.advantage, digits),
                 interval=interval,
                 p=DASH if one.p_holm is None else formatting.p_text(one.p_holm).removeprefix("= "),
-                relation=one.relation,
+                relation="can be chance" if one.relation == "within noise" else one.relation,
                 css_class="" if one.relation in ("ahead", "behind") else "faint",
             )
         )
@@ -165,8 +165,8 @@ def _chosen_rows(horizon: Horizon, names: Sequence[str]) -> list[ChosenRow]:
     return rows
 
 
-def _figures(horizon: Horizon, compared: bool) -> dict[str, Markup]:
-    drawn = {"scores": horizon_figures.scores(horizon), "loss": horizon_figures.training_loss(horizon)}
+def _figures(horizon: Horizon, compared: bool) -> dict[str, Drawn]:
+    found = {"scores": horizon_figures.scores(horizon), "loss": horizon_figures.training_loss(horizon)}
     if compared:
-        drawn["gaps"] = horizon_figures.gaps(horizon)
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704, matplotlib escaped it
+        found["gaps"] = horizon_figures.gaps(horizon)
+    return all_drawn(found)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from dualavg_bench.analysis import paper, verdict
-from dualavg_bench.analysis.formatting import decimals, interval_decimals, p_text, signed, with_error
-from dualavg_bench.report import drawing, figures
-from dualavg_bench.report.page import fill_template
+from dualavg_bench.analysis.formatting import decimals, p_text, signed, with_error
+from dualavg_bench.analysis.verdict import Verdict
+from dualavg_bench.report import copyable, drawing, figures
+from dualavg_bench.report.page import Drawn, drawn, fill_template
 from dualavg_bench.report.samples import Gallery, gallery
+from dualavg_bench.report.study_page import CopyRow
 from dualavg_bench.report.tables import DASH
 from dualavg_bench.scales import Scale
 from dualavg_bench.store.results import RunResult
@@ -60,9 +60,13 @@ class StudySection:
     """A study on the page: its verdict, figures and samples."""
 
     title: str
-    verdict: str
+    verdict: Verdict
     link: str | None
-    figures: list[tuple[Markup, str]]  # with captions
+    order: list[str]  # of the optimizers, best first
+    imports: str
+    copies: list[CopyRow]
+    copy_warning: str
+    figures: list[tuple[Drawn, str]]  # with captions
     samples: Gallery | None
     colors: dict[str, int]
     decides: str  # which network's test score decides
@@ -91,16 +95,18 @@ def render(
         finding=paper.finding(judgements, scale),
         missing=missing,
         margins=_margins(),
-        claims=[_claim_row(judgement) for judgement in judgements],
-        scores=[_score_row(row, studies) for row in scores],
+        claims=[_claim_row(each, summaries) for each in judgements if each.n],
+        not_run=[each.claim for each in judgements if not each.n],
+        scores=[_score_row(row, studies) for row in scores if row.ours],
+        scores_not_run=[_score_row(row, studies) for row in scores if not row.ours],
         studies=[
             _section(*studies[recipe], links.get(recipe)) for recipe in paper.RECIPES if recipe in studies
         ],
     )
 
 
-def _claim_row(ours: paper.Judgement) -> ClaimRow:
-    places = interval_decimals([(ours.low, ours.high)])
+def _claim_row(ours: paper.Judgement, summaries: Mapping[str, Summary]) -> ClaimRow:
+    places = _places(ours.claim, summaries[ours.claim.recipe])
     interval = DASH
     if ours.low is not None and ours.high is not None:
         interval = f"{signed(ours.low, places)} to {signed(ours.high, places)}"
@@ -114,6 +120,13 @@ def _claim_row(ours: paper.Judgement) -> ClaimRow:
         verdict=ours.verdict,
         css_class=CSS_CLASSES.get(ours.verdict, "faint"),
     )
+
+
+def _places(claim: paper.Claim, summary: Summary) -> int:
+    """Return the decimals of a study's scores, or of its training losses."""
+    if claim.split == "test":
+        return verdict.places(summary)
+    return decimals(entry.train.se for entry in summary.optimizers.values() if entry.train)
 
 
 def _margin(ours: paper.Judgement, places: int) -> str:
@@ -138,12 +151,12 @@ def _score_row(row: paper.ScoreRow, studies: Mapping[str, Study]) -> ScoreRow:
         printed = row.theirs.printed + (f" ± {row.theirs.se}" if row.theirs.se else "")
     if row.ours and row.ours.test:
         summary, test = studies[row.recipe][0], row.ours.test
-        places = decimals(scores.se for scores in summary.confirmed.values())
+        places = verdict.places(summary)
         measured = f"{with_error(test, places)} ({test.n})"
         measured += f", {test.diverged} diverged" if test.diverged else ""
     if row.ours:
         setting = str(row.ours.chosen.point)
-        setting += ", on the edge of its grid" if row.ours.chosen.edge else ""
+        setting += "; smallest or largest tried" if row.ours.chosen.edge else ""
     unit = f" ({row.unit})" if row.unit else ""
     return ScoreRow(
         experiment=f"{row.recipe}, {row.metric}{unit}",
@@ -156,25 +169,25 @@ def _score_row(row: paper.ScoreRow, studies: Mapping[str, Study]) -> ScoreRow:
 
 
 def _section(summary: Summary, runs: Sequence[RunResult], link: str | None) -> StudySection:
-    recipe, metric, end = summary.recipe, summary.metric, figures.worst_end(summary)
-    drawn = {
-        "Training loss at the chosen settings.": figures.training_curves(summary, f"{recipe}-train"),
-        f"Validation {metric}.": figures.validation_curves(summary, f"{recipe}-valid"),
-        f"Step-size sensitivity on validation. At the {end}, a cross: diverged; a hollow caret: outside the "
-        "plot.": figures.sensitivity(summary, f"{recipe}-lr"),
+    recipe, metric = summary.recipe, summary.metric
+    order = verdict.rank(summary)
+    found: dict[str, str | Sequence[figures.Plot]] = {
+        f"Validation {metric}": figures.validation_curves(summary, f"{recipe}-valid"),
+        "Training loss": figures.training_curves(summary, f"{recipe}-train"),
+        "Validation by step size; ring: chosen": figures.sensitivity(summary, f"{recipe}-lr"),
     }
     if summary.comparisons:
-        caption = (
-            f"Paired differences in test {metric}: mean and 95% interval. Filled: significant, with Holm's "
-            "correction for the pairs of this study alone."
-        )
-        drawn[caption] = figures.differences(summary, f"{recipe}-differences")
+        found[f"Better in test {metric}"] = figures.differences(summary, f"{recipe}-differences")
     return StudySection(
         title=f"{recipe}: {summary.paper}" if summary.paper else recipe,
-        verdict=summary.verdict,
+        verdict=verdict.verdict(summary),
         link=link,
-        figures=[(Markup(text), caption) for caption, text in drawn.items()],  # noqa: S704, matplotlib escaped it
-        samples=gallery(verdict.rank(summary), runs),
+        order=order,
+        imports=copyable.imports(summary),
+        copies=[CopyRow(name, copyable.lines(summary, name)) for name in order],
+        copy_warning=copyable.warning(summary),
+        figures=[(drawn(figure), caption) for caption, figure in found.items()],
+        samples=gallery(order, runs),
         colors=drawing.looks(summary.optimizers),
         decides=summary.report,
     )

@@ -1,18 +1,14 @@
-"""The page of one study, and the page that compares several: HTML without network access or scripts."""
+"""The page of one study: HTML without network access, complete without its script."""
 
 import shlex
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-
-from markupsafe import Markup
+from dataclasses import dataclass
 
 from dualavg_bench.analysis import formatting, verdict
-from dualavg_bench.analysis.statistics import holm
+from dualavg_bench.analysis.verdict import Edge, Verdict
 from dualavg_bench.recipe.settings import Report
-from dualavg_bench.report import drawing, figures, frontier
-from dualavg_bench.report.page import fill_template
+from dualavg_bench.report import copyable, drawing, figures, frontier
+from dualavg_bench.report.page import Drawn, all_drawn, fill_template
 from dualavg_bench.report.samples import Gallery, gallery
 from dualavg_bench.report.tables import (
     ChosenRow,
@@ -22,11 +18,14 @@ from dualavg_bench.report.tables import (
     chosen_row,
     divergence_rows,
     failure_rows,
-    pair_row,
+    memory,
+    pair_rows,
     score_rows,
 )
 from dualavg_bench.store.results import Phase, RunResult
 from dualavg_bench.store.summaries import FailedRun, Summary
+
+STEPS: dict[Report, str] = {"last": "the last step", "best": "the best validation score of the run"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,14 @@ class PhaseRuns:
 
 
 @dataclass(frozen=True)
+class CopyRow:
+    """An optimizer and the lines that make it."""
+
+    name: str
+    lines: copyable.Lines
+
+
+@dataclass(frozen=True)
 class StudyView:
     """All that the template prints of a study: text, formatted but not escaped."""
 
@@ -45,103 +52,91 @@ class StudyView:
     title: str
     unit: str
     direction: str
+    verdict: Verdict
+    order: list[str]  # of the optimizers, best first
+    imports: str
+    copies: list[CopyRow]
+    copy_warning: str
     decides: Report  # which network's test score decides
-    other: Report
+    deciding_step: str
+    other_step: str
     target: str
+    has_test_loss: bool
+    has_state: bool
     worst_end: str
     colors: dict[str, int]
     scores: list[ScoreRow]
     pairs: list[PairRow]
     chosen: list[ChosenRow]
-    edges: list[verdict.Edge]
+    edges: list[Edge]
     unequal_grids: str
     failed: dict[str, list[FailedRun]]
     failures: list[EventRow]
     divergences: list[EventRow]
+    diverged_runs: int
     tuning: PhaseRuns
     confirmation: PhaseRuns
-    steps: list[int]
+    steps: list[str]
     computing_time: str
-    figures: dict[str, Markup]
+    figures: dict[str, Drawn]
     workers: str
+    memory: str
     has_gpu: bool
     samples: Gallery | None
     install: str | None
     frontier: frontier.FrontierView | None
 
 
-@dataclass(frozen=True)
-class Overview:
-    """The tables that compare studies."""
-
-    scores: list[tuple[str, list[ScoreRow | None]]]  # an optimizer, and its row in each study
-    pairs: list[PairRow]
-
-
 def render(summary: Summary, runs: Sequence[RunResult] = ()) -> str:
     """Return the page of one study; without runs, it has no samples."""
-    study = _study(summary, runs, "s0")
-    return fill_template("report.html.j2", title=study.title, studies=[study], overview=None)
+    study = study_view(summary, runs, "s0")
+    return fill_template("report.html.j2", title=study.title, study=study)
 
 
-def render_comparison(summaries: Sequence[Summary], names: Sequence[str] | None = None) -> str:
-    """Return the page of several studies, with Holm's correction over all their pairs.
+def study_view(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyView:
+    """Return what a page shows of a study.
 
     Args:
-        summaries: of different studies.
-        names: to distinguish studies of one recipe and scale, such as their folders; numbers by default.
+        summary: of the study.
+        runs: for the samples; none without them.
+        prefix: of all ids, unique in a page.
     """
-    if not summaries:
-        raise ValueError("There are no studies to compare.")
-    names = names or [f"study {i}" for i in range(1, len(summaries) + 1)]
-    for (name, summary), (other_name, other) in combinations(zip(names, summaries, strict=True), 2):
-        if set(summary.runs) == set(other.runs):
-            raise ValueError(f"{name} and {other_name} are the same study, with the same runs: name it once.")
-    studies = [_study(summary, (), f"s{i}") for i, summary in enumerate(summaries)]
-    titles = Counter(study.title for study in studies)
-    studies = [
-        replace(study, title=f"{study.title}, {name}") if titles[study.title] > 1 else study
-        for study, name in zip(studies, names, strict=True)
-    ]
-    pairs = [(study, pair) for study in studies for pair in study.summary.comparisons]
-    corrected = holm([pair.p for _, pair in pairs])
-    rows = [
-        replace(pair_row(study.summary, pair, p), study=study.title)
-        for (study, pair), p in zip(pairs, corrected, strict=True)
-    ]
-    optimizers = sorted({name for summary in summaries for name in summary.optimizers})
-    cells = [{row.name: row for row in study.scores} for study in studies]
-    scores = [(name, [row.get(name) for row in cells]) for name in optimizers]
-    title = f"{len(studies)} studies compared" if len(studies) > 1 else "1 study"
-    return fill_template("report.html.j2", title=title, studies=studies, overview=Overview(scores, rows))
-
-
-def _study(summary: Summary, runs: Sequence[RunResult], prefix: str) -> StudyView:
     order, failed = verdict.rank(summary), verdict.failures_by_optimizer(summary)
+    entries = summary.optimizers.values()
     return StudyView(
         summary=summary,
         title=_title(summary),
         unit=f" ({summary.unit})" if summary.unit else "",
         direction="higher is better" if summary.higher_is_better else "lower is better",
+        verdict=verdict.verdict(summary),
+        order=order,
+        imports=copyable.imports(summary),
+        copies=[CopyRow(name, copyable.lines(summary, name)) for name in order],
+        copy_warning=copyable.warning(summary),
         decides=summary.report,
-        other="best" if summary.report == "last" else "last",
-        target="" if summary.target is None else f"{summary.target:.4g}".replace("-", formatting.MINUS),
+        deciding_step=STEPS[summary.report],
+        other_step=STEPS["best" if summary.report == "last" else "last"],
+        target="" if summary.target is None else formatting.plain(summary.target, verdict.places(summary)),
+        has_test_loss=summary.metric != "loss" and any(entry.test_loss for entry in entries),
+        has_state=any(entry.state_bytes is not None for entry in entries),
         worst_end=figures.worst_end(summary),
         colors=drawing.looks(failed) | drawing.looks(summary.optimizers),
         scores=score_rows(summary),
-        pairs=[pair_row(summary, pair, pair.p_holm) for pair in summary.comparisons],
+        pairs=pair_rows(summary),
         chosen=[chosen_row(summary, name) for name in order],
         edges=verdict.edges(summary),
         unequal_grids=verdict.unequal_grids(summary),
         failed=failed,
         failures=failure_rows(summary),
         divergences=divergence_rows(summary),
+        diverged_runs=sum(run.diverged for run in summary.runs.values()),
         tuning=_phase_runs(summary, "tune"),
         confirmation=_phase_runs(summary, "confirm"),
-        steps=sorted({run.steps for run in summary.runs.values()}),
+        steps=[f"{steps:,}" for steps in sorted({run.steps for run in summary.runs.values()})],
         computing_time=formatting.duration(summary.times.seconds),
         figures=_figures(summary, prefix),
         workers=_workers(summary.times.workers),
+        memory=memory(summary),
         has_gpu=any(machine.gpu for machine in summary.machines),
         samples=gallery(order, runs),
         install=_install(summary),
@@ -166,19 +161,17 @@ def _workers(workers: int | None) -> str:
     return "one run at a time" if workers == 1 else f"with {workers} workers at the same time"
 
 
-def _figures(summary: Summary, prefix: str) -> dict[str, Markup]:
-    drawn: dict[str, str] = {}
+def _figures(summary: Summary, prefix: str) -> dict[str, Drawn]:
+    found: dict[str, str | Sequence[figures.Plot]] = {}
     if summary.curves:
-        drawn["train"] = figures.training_curves(summary, f"{prefix}-train")
-        drawn["valid"] = figures.validation_curves(summary, f"{prefix}-valid")
+        found["train"] = figures.training_curves(summary, f"{prefix}-train")
+        found["valid"] = figures.validation_curves(summary, f"{prefix}-valid")
     if summary.comparisons:
-        drawn["differences"] = figures.differences(summary, f"{prefix}-differences")
-    drawn["sensitivity"] = figures.sensitivity(summary, f"{prefix}-sensitivity")
-    drawn["budget"] = figures.budget(summary, f"{prefix}-budget")
-    drawn["time"] = figures.step_time(summary, f"{prefix}-time")
-    if any(cost.peak_mb for cost in summary.times.optimizers.values()):
-        drawn["memory"] = figures.memory(summary, f"{prefix}-memory")
-    return {name: Markup(text) for name, text in drawn.items()}  # noqa: S704, matplotlib escaped it
+        found["differences"] = figures.differences(summary, f"{prefix}-differences")
+    found["sensitivity"] = figures.sensitivity(summary, f"{prefix}-sensitivity")
+    found["budget"] = figures.budget(summary, f"{prefix}-budget")
+    found["time"] = figures.step_time(summary, f"{prefix}-time")
+    return all_drawn(found)
 
 
 def _install(summary: Summary) -> str | None:

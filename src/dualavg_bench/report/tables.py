@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dualavg_bench.analysis import formatting, verdict
+from dualavg_bench.analysis.overall import Advantage
 from dualavg_bench.analysis.statistics import is_significant
 from dualavg_bench.recipe.settings import Point
 from dualavg_bench.store.results import Phase
-from dualavg_bench.store.summaries import Comparison, GridSize, RunEntry, Summary, ToTarget
+from dualavg_bench.store.summaries import GridSize, RunEntry, Scores, Summary
 
 DASH = "\N{EN DASH}"
 PHASES: dict[Phase, str] = {"tune": "tuning", "confirm": "confirmation"}
@@ -15,33 +16,36 @@ PHASES: dict[Phase, str] = {"tune": "tuning", "confirm": "confirmation"}
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """An optimizer in the table of test scores."""
+    """An optimizer in the table of results."""
 
     name: str
     test: str  # of the network that decides
-    other: str = DASH  # test score of the other network
-    valid: str = DASH
+    behind: str = DASH  # the best
+    certainty: str = ""
+    test_loss: str = DASH
     train: str = DASH
     to_target: str = DASH
-    unreached: str = ""  # how many runs never reach the target
+    to_target_steps: str = ""  # and how many runs never reach it
+    state: str = DASH
+    state_per_parameter: str = ""
+    other: str = DASH  # test score of the other network
+    valid: str = DASH
     n: int = 0
     diverged: int = 0
     best: bool = False
-    differs: str = DASH  # whether it differs from the best, and p
 
 
 @dataclass(frozen=True)
 class PairRow:
-    """A pair of optimizers in the table of differences."""
+    """A pair of optimizers: by how much the first is better."""
 
     a: str
     b: str
     n: int
-    difference: str
+    advantage: str
     interval: str
     p: str
-    significant: bool
-    study: str = ""
+    certain: bool
 
 
 @dataclass(frozen=True)
@@ -69,101 +73,134 @@ class EventRow:
 
 
 def score_rows(summary: Summary) -> list[ScoreRow]:
-    """Return the test scores from best to worst, then the optimizers without any result."""
+    """Return the results from best to worst, then the optimizers without any."""
     failed = verdict.failures_by_optimizer(summary)
-    places = formatting.decimals(test.se for test in summary.confirmed.values())
-    leaders = verdict.leaders(summary)
+    places, leaders = verdict.places(summary), verdict.leaders(summary)
+    losses = [
+        loss for entry in summary.optimizers.values() for loss in (entry.train, entry.test_loss) if loss
+    ]
+    loss_places = formatting.decimals(loss.se for loss in losses)
     rows = []
     for name in verdict.rank(summary):
         entry = summary.optimizers[name]
         test, valid = entry.test, entry.valid_final
         other = entry.test_last if summary.report == "best" else entry.test_best
+        state, per_parameter = _state(summary, name)
         if test is None or other is None or valid is None:
             rows.append(ScoreRow(name, "no result" if name in failed else "not confirmed"))
             continue
+        behind, certainty = _behind(summary, name, leaders, places)
+        to_target, to_target_steps = _to_target(summary, name)
         rows.append(
             ScoreRow(
                 name=name,
                 test=formatting.with_error(test, places),
+                behind=behind,
+                certainty=certainty,
+                test_loss=_loss(entry.test_loss, loss_places, test.n),
+                train=_loss(entry.train, loss_places, test.n),
+                to_target=to_target,
+                to_target_steps=to_target_steps,
+                state=state,
+                state_per_parameter=per_parameter,
                 other=formatting.with_error(other, places),
-                train=_train_loss(summary, name, test.n),
-                to_target=_to_target(summary, name),
-                unreached=_unreached(entry.to_target),
                 valid=formatting.with_error(valid, places),
                 n=test.n,
                 diverged=test.diverged,
                 best=name in leaders and test.diverged < test.n,
-                differs=_differs_from_best(summary, name, leaders),
             )
         )
     untuned = [name for name in failed if name not in summary.optimizers]
     return rows + [ScoreRow(name, "no result") for name in untuned]
 
 
-def _train_loss(summary: Summary, name: str, seeds: int) -> str:
-    """Return the training loss; a run that diverged before its first one has none."""
-    losses = {other: entry.train for other, entry in summary.optimizers.items() if entry.train}
-    if name not in losses:
+def _loss(loss: Scores | None, places: int, seeds: int) -> str:
+    """Return a loss; a run that diverged before its first training loss has none."""
+    if loss is None:
         return DASH
-    places = formatting.decimals(loss.se for loss in losses.values())
-    fewer = f" (n = {losses[name].n})" if losses[name].n < seeds else ""
-    return formatting.with_error(losses[name], places) + fewer
+    fewer = f" (n = {loss.n})" if loss.n < seeds else ""
+    return formatting.with_error(loss, places) + fewer
 
 
-def _to_target(summary: Summary, name: str) -> str:
-    """Return the median steps to the target, and the time that they take."""
+def _to_target(summary: Summary, name: str) -> tuple[str, str]:
+    """Return the time to the target, and the median steps that it takes."""
     entry, cost = summary.optimizers[name].to_target, summary.times.optimizers[name].step_ms
     if entry is None:
-        return DASH
+        return DASH, ""
+    missed = f"by {entry.n - entry.reached} of {entry.n}"
     if entry.steps is None:
-        return "not reached"
+        return "not reached", missed
+    steps = formatting.counted(entry.steps, "step")
+    unreached = f", not {missed}" if entry.reached < entry.n else ""
     if cost is None:
-        return f"{entry.steps:,}"
+        return steps, unreached.removeprefix(", ")
     seconds = entry.steps * cost.median / 1000
-    time = formatting.duration(seconds) if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{entry.steps:,} ({time})"
+    time = f"{seconds:.{0 if seconds >= 10 else 1}f} s" if seconds < 600 else formatting.duration(seconds)
+    return time, steps + unreached
 
 
-def _unreached(entry: ToTarget | None) -> str:
-    """Return how many runs never reach the target, if there are any."""
-    if entry is None or entry.reached == entry.n:
-        return ""
-    count = f"by {entry.n - entry.reached} of {entry.n}"
-    return count if entry.steps is None else f"not {count}"
+def _state(summary: Summary, name: str) -> tuple[str, str]:
+    """Return the size of the optimizer's state, in all and per parameter, where it was measured."""
+    state = summary.optimizers[name].state_bytes
+    if state is None:
+        return DASH, ""
+    if not summary.parameters:
+        return formatting.size(state), ""
+    return formatting.size(state), f"{state / summary.parameters:.3g} per parameter"
 
 
-def _differs_from_best(summary: Summary, name: str, leaders: Sequence[str]) -> str:
+def _behind(summary: Summary, name: str, leaders: Sequence[str], places: int) -> tuple[str, str]:
+    """Return how far an optimizer is behind the best, and whether that is certain."""
     if name in leaders:
-        return DASH if len(leaders) == 1 else "tied for best"
+        return ("best" if len(leaders) == 1 else "tied for best"), ""
     pair = next(pair for pair in summary.comparisons if (pair.a, pair.b) == (leaders[0], name))
-    p = "no test"
-    if pair.p_holm is not None:
-        space = "\N{NO-BREAK SPACE}"
-        p = f"p {formatting.p_text(pair.p_holm)}".replace(" = ", f"{space}={space}")
-    return f"{'yes' if is_significant(pair.p_holm) else 'no'} ({p})"
+    behind = formatting.plain(summary.sign * pair.difference, places)
+    if pair.p_holm is None:
+        return behind, "no test possible"
+    return behind, "certain" if is_significant(pair.p_holm) else "can be chance"
 
 
-def pair_row(summary: Summary, pair: Comparison, p_holm: float | None) -> PairRow:
-    """Return a paired difference with its interval and a corrected p."""
-    places = formatting.interval_decimals((other.low, other.high) for other in summary.comparisons)
+def pair_row(a: str, b: str, advantage: Advantage, places: int) -> PairRow:
+    """Return by how much the first of a pair is better, with its interval and a corrected p."""
     interval = "no test possible"
-    if pair.low is not None and pair.high is not None:
-        interval = f"{formatting.signed(pair.low, places)} to {formatting.signed(pair.high, places)}"
+    if advantage.low is not None and advantage.high is not None:
+        interval = (
+            f"{formatting.signed(advantage.low, places)} to {formatting.signed(advantage.high, places)}"
+        )
     return PairRow(
-        a=pair.a,
-        b=pair.b,
-        n=pair.n,
-        difference=formatting.signed(pair.difference, places),
+        a=a,
+        b=b,
+        n=advantage.n,
+        advantage=formatting.signed(advantage.value, places),
         interval=interval,
-        p=DASH if p_holm is None else formatting.p_text(p_holm).removeprefix("= "),
-        significant=is_significant(p_holm),
+        p=DASH if advantage.p is None else formatting.p_text(advantage.p).removeprefix("= "),
+        certain=is_significant(advantage.p),
     )
+
+
+def pair_rows(summary: Summary) -> list[PairRow]:
+    """Return the pairs of a study, the better one first, with Holm's correction over these pairs."""
+    places = verdict.places(summary)
+    rows = []
+    for pair in summary.comparisons:
+        low, high = pair.low, pair.high
+        if low is not None and high is not None:
+            low, high = sorted((summary.sign * low, summary.sign * high))
+        advantage = Advantage(summary.sign * pair.difference, low, high, pair.p_holm, pair.n)
+        rows.append(pair_row(pair.a, pair.b, advantage, places))
+    return rows
+
+
+def memory(summary: Summary) -> str:
+    """Return the median peak memory of each optimizer's runs, where it was measured."""
+    peaks = {name: cost.peak_mb for name, cost in summary.times.optimizers.items() if cost.peak_mb}
+    return ", ".join(f"{name} {peak.median:.0f} MB" for name, peak in peaks.items())
 
 
 def chosen_row(summary: Summary, name: str) -> ChosenRow:
     """Return the chosen setting of an optimizer and what was tried."""
     chosen, points = summary.optimizers[name].chosen, summary.sensitivity[name]
-    places = formatting.decimals(entry.chosen.valid.se for entry in summary.optimizers.values())
+    places = verdict.places(summary)
     lrs = ", ".join(f"{lr:g}" for lr in sorted({point.lr for point in points}))
     decays = ", ".join(f"{decay:g}" for decay in sorted({point.weight_decay for point in points}))
     schedules = ", ".join(sorted({point.schedule for point in points}))
@@ -181,11 +218,12 @@ def chosen_row(summary: Summary, name: str) -> ChosenRow:
 
 
 def _size(grid: GridSize) -> str:
-    parts = [formatting.counted(grid.points, "point"), formatting.counted(grid.runs, "run")]
+    parts = [formatting.counted(grid.points, "setting"), formatting.counted(grid.runs, "run")]
     if grid.diverged:
         parts.append(f"{grid.diverged} diverged")
     if grid.extended:
-        parts.append(f"{formatting.counted(grid.extended, 'point')} added because a best lr was on an edge")
+        added = formatting.counted(grid.extended, "setting")
+        parts.append(f"{added} added because a best lr was the smallest or largest tried")
     return ", ".join(parts)
 
 

@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+import torch
+
 from dualavg_bench.recipe import Recipe, RecipeError
 from dualavg_bench.run import machine
 from dualavg_bench.run.evaluation import Scores
@@ -81,6 +83,7 @@ class History:
         test: Scores | None,
         test_best: Scores | None,
         samples: list[Sample],
+        optimizer: torch.optim.Optimizer,
     ) -> RunResult:
         """Return the result of the run.
 
@@ -91,6 +94,7 @@ class History:
             test: the scores on test of the last network, if the spec asks for them.
             test_best: those of the network with the best validation score.
             samples: what the network returns for a few test examples.
+            optimizer: to measure its state.
         """
         valid = {name: values for name, values in self.valid_curve.items() if None not in values}
         return RunResult(
@@ -122,6 +126,8 @@ class History:
                 optimizer_ms=1e3 * median(self.optimizer_times or [0.0]),
             ),
             peak_mb=machine.peak_memory(),
+            state_bytes=machine.state_bytes(optimizer),
+            parameters=sum(p.numel() for group in optimizer.param_groups for p in group["params"]),
             packages={k: v for k, v in spec.versions.items() if k not in ("torch", "dualavg")},
             machine=machine.describe(),
         )

@@ -72,6 +72,24 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - others use it
 
 
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's tensors: those of its parameters' state, not the parameters."""
+    found: dict[int, torch.Tensor] = {}
+
+    def collect(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found[id(value)] = value
+        elif isinstance(value, dict):
+            for part in value.values():
+                collect(part)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                collect(part)
+
+    collect(dict(optimizer.state))
+    return sum(tensor.numel() * tensor.element_size() for tensor in found.values())
+
+
 def reset_peak_memory() -> None:
     """Restart the measurement of peak memory."""
     if torch.cuda.is_available():

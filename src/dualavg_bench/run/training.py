@@ -342,7 +342,7 @@ class _Run:
             reason, untrained = tested, self.history.untrained_test
             tested = _Tested(untrained, untrained, [])
         diverged = None if reason is None else (self.step, reason)
-        return self.history.result(self.spec, self.recipe, diverged, *tested)
+        return self.history.result(self.spec, self.recipe, diverged, *tested, self.optimizer)
 
     def _test(self) -> "_Tested | str":
         """Test the last and the best network of the run; return the reason if one has no score."""

@@ -144,6 +144,8 @@ class RunResult(Document, Setting):
     samples: list[Sample]
     time: RunTime
     peak_mb: float | None
+    state_bytes: Count | None = None  # of the optimizer's tensors at the end; None in older files
+    parameters: Count | None = None  # of the network that are trained
     packages: dict[str, str]
     machine: Machine
 

@@ -6,7 +6,7 @@ from math import isclose
 from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, JsonValue, NonNegativeFloat, PositiveInt, model_validator
 
 from dualavg_bench.recipe.settings import Report
 from dualavg_bench.scales import Scale
@@ -82,6 +82,10 @@ class OptimizerSummary(Model):
     test_best: Scores | None
     train: Scores | None  # training loss at the end, of the runs that have one
     to_target: ToTarget | None
+    # Not in files of earlier versions:
+    test_loss: Scores | None = None  # the loss on test, of the network that decides
+    settings: dict[str, JsonValue] | None = None  # the fixed ones, such as momentum
+    state_bytes: Count | None = None  # of the optimizer's tensors
 
 
 class Comparison(Model):
@@ -241,6 +245,9 @@ class Summary(Document):
     machines: list[Machine]
     packages: dict[str, list[str]]
     times: Times
+    # Not in files of earlier versions:
+    own_schedules: list[str] | None = None  # the recipe's own, beside those of `recipe/schedules.py`
+    parameters: Count | None = None  # of the network that are trained
 
     @property
     def sign(self) -> int:
@@ -286,7 +293,7 @@ class Summary(Document):
             figures += points
         for entry in self.optimizers.values():
             figures += (entry.chosen.valid, entry.test, entry.valid_final)
-            figures += (entry.test_last, entry.test_best, entry.train, entry.to_target)
+            figures += (entry.test_last, entry.test_best, entry.test_loss, entry.train, entry.to_target)
         for cost in self.times.optimizers.values():
             figures += (cost.step_ms, cost.optimizer_ms, cost.peak_mb)
         unknown = {run for figure in figures if figure for run in figure.runs} - self.runs.keys()

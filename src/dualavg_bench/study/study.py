@@ -263,6 +263,7 @@ class Study:
             about=self.recipe.about,
             paper=self.recipe.paper,
             workers=workers or (earlier.times.workers if earlier else None),
+            own_schedules=self.recipe.schedules,
         )
         if earlier:
             self._keep_if_other(earlier, summary)
