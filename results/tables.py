@@ -133,8 +133,8 @@ def training(results: Results) -> str:
                 for part, report in ((last, "last"), (best, "best"))
             ]
             setting = [f"{entry.chosen.lr:g}", f"{entry.chosen.weight_decay:g}", entry.chosen.schedule]
-            edge = " (end of its grid)" if entry.chosen.edge else ""
-            setting[0] += edge
+            for i, axis in enumerate(("lr", "weight_decay")):
+                setting[i] += " (end of its grid)" * (axis in entry.chosen.edge)
             rows.append([f"`{recipe}`", NAMES[name], *shown, score(losses, name, bold=False), *setting])
     return table(header, rows)
 

@@ -116,6 +116,13 @@ def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_
     assert f"{make.tables.NAMES[rival]}: {advantage:+.2f}"[:-1] in make.BLOCKS["scores"](made_up)
 
 
+def test_the_end_of_a_grid_is_marked_on_its_own_axis(make, made_up) -> None:
+    chosen = made_up.studies["cifar10"].optimizers["mda"].chosen
+    assert chosen.edge == ["lr"]
+    setting = f"| {chosen.lr:g} (end of its grid) | {chosen.weight_decay:g} |"
+    assert setting in make.BLOCKS["training"](made_up)
+
+
 def test_a_file_of_another_study_is_refused(make, tmp_path: Path) -> None:
     write_document(tmp_path / "imagenet.json", summarize(study(scale="mini")))
     with pytest.raises(ValueError, match=r"imagenet\.json is of cifar10 at mini scale"):

@@ -205,9 +205,9 @@ def test_a_reduced_study_says_so_and_is_completed_by_the_command_without_a_budge
     }
     assert [entry["test"]["n"] for entry in summary["optimizers"].values()] == [3, 3]
     page = " ".join((folder / "report.html").read_text().split())
-    said = "REDUCED STUDY: 2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds (--budget 5.5h;"
-    assert said in page
-    assert said in " ".join(output.split())
+    said = "2 of 3 grid points of each optimizer, 3 of 4 confirmation seeds (--budget 5.5h;"
+    assert f"<strong>Reduced study:</strong> {said}" in page
+    assert f"REDUCED STUDY: {said}" in " ".join(output.split())
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
     assert len(written) == 2 * (2 + 3)
 
@@ -233,4 +233,4 @@ def test_grids_are_not_extended_without_time_and_the_verdict_says_why(
     assert code == 0
     assert "budget 2.5h: the whole study fits" in said
     assert "REDUCED STUDY: no extension of grids (--budget 2.5h; run it without" in said
-    assert "on the edge of its grid; there was no time to extend grids (--budget 2.5h)" in said
+    assert "one may be better; there was no time to extend grids (--budget 2.5h)" in said

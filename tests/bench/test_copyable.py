@@ -7,6 +7,7 @@ import torch
 from support.synthetic_runs import run, study, summarize
 
 import dualavg
+import dualavg_bench
 from dualavg_bench.recipe import registry
 from dualavg_bench.recipe.optimizers import OPTIMIZERS
 from dualavg_bench.recipe.schedules import SCHEDULES, make_schedule
@@ -16,7 +17,8 @@ from dualavg_bench.store.documents import read_document
 from dualavg_bench.store.summaries import Summary
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "mini" / "wikitext103.json"
-NAMES = {**vars(dualavg), **vars(dualavg.schedules), "torch": torch}
+PACKAGES = {"dualavg": dualavg, "dualavg_bench": dualavg_bench, "torch": torch}
+NAMES = {**vars(dualavg), **vars(dualavg.schedules), **PACKAGES}
 
 
 def tuned(name, settings=None, **changes):

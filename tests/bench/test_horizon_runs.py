@@ -214,14 +214,22 @@ def test_an_optimizer_that_fails_at_one_length_stops_no_other(
 
 import dataclasses
 
+import torch
+
 from dualavg_bench.recipe.schedules import SCHEDULES
 
 _recipe = recipe
 
 
+def _fail_later(step):
+    if step > 10:
+        raise ArithmeticError("too short")
+    return 1.0
+
+
 def _schedule(optimizer, steps):
     if steps == 20 and type(optimizer).__name__ == "SGD":
-        raise ArithmeticError("too short")
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, _fail_later)  # not in the trial
     return SCHEDULES["linear"](optimizer, steps)
 
 

@@ -172,7 +172,7 @@ def test_schedule_free_is_scored_at_its_average(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("lion", "There is no optimizer called 'lion': give one of mda, da, da"),
+        ("lion", "There is no optimizer called 'lion': give one of mda, dadapt-mda, da"),
         ("", "There is no optimizer called ''"),
         ("Adam", "There is no optimizer called 'Adam': give adam, one of mda"),
         ("adagrad", "There is no optimizer called 'adagrad': give torch.optim.Adagrad, one of mda"),

@@ -113,6 +113,14 @@ def reduction(reduced: Reduced) -> str:
     return ", ".join([*parts, "no extension of grids"] if reduced.extension_refused else parts)
 
 
+def reduced_study(summary: Summary) -> str:
+    """Return what a study with a budget has of the whole one, and how to complete it; "" if it is whole."""
+    if not summary.reduced:
+        return ""
+    budget = f"--budget {summary.reduced.budget}; run it without --budget to complete it"
+    return f"{reduction(summary.reduced)} ({budget})"
+
+
 def _reason_for_edge(summary: Summary, axis: NumericAxis) -> str:
     extension = summary.extension
     if axis != "lr":
@@ -230,11 +238,8 @@ def _cautions(summary: Summary) -> list[str]:
         why = textwrap.shorten(failures[0].why, 200, placeholder=" \N{HORIZONTAL ELLIPSIS}").rstrip(".")
         first = f"the first: {why}" if len(failures) > 1 else why
         cautions.append(f"NO RESULT: {name}, because {counted(len(failures), 'run')} failed ({first}).")
-    if summary.reduced:
-        cautions.append(
-            f"REDUCED STUDY: {reduction(summary.reduced)} (--budget {summary.reduced.budget}; run it without "
-            "--budget to complete it)."
-        )
+    if reduced := reduced_study(summary):
+        cautions.append(f"REDUCED STUDY: {reduced}.")
     if sizes := unequal_grids(summary):
         cautions.append(f"CAUTION: not the same number of settings was tried: {sizes}.")
     cautions += [

@@ -43,7 +43,7 @@ def lines(summary: Summary, name: str) -> Lines:
     if chosen.weight_decay or _takes_weight_decay(name):
         settings["weight_decay"] = float(chosen.weight_decay)
     arguments = ", ".join(f"{key}={_python(value)}" for key, value in settings.items())
-    optimizer = f"{entry.path.removeprefix('dualavg.')}(params, {arguments})"
+    optimizer = f"{_name(entry.path)}(params, {arguments})"
     if chosen.schedule == "constant":
         return Lines(optimizer, remark="No schedule: lr stays as it is.")
     own = summary.own_schedules or []
@@ -51,6 +51,12 @@ def lines(summary: Summary, name: str) -> Lines:
         return Lines(optimizer, remark=f"The schedule, {chosen.schedule}, is the recipe's own.")
     steps = max(run.steps for run in summary.runs.values())
     return Lines(optimizer, schedule_line(chosen.schedule, steps))
+
+
+def _name(path: str) -> str:
+    """Return the name of a public class of `dualavg`, which can be imported; other paths as they are."""
+    package, _, name = path.rpartition(".")
+    return name if package == "dualavg" else path
 
 
 def schedule_line(name: str, steps: int) -> str:
@@ -77,7 +83,7 @@ def imports(summary: Summary) -> str:
     """Return the import of the names of `dualavg` that the lines of a study use, or nothing."""
     found = [lines(summary, name) for name in summary.optimizers]
     paths = [(OPTIMIZERS.get(name) or Entry(name)).path for name in summary.optimizers]
-    classes = sorted({path.removeprefix("dualavg.") for path in paths if path.startswith("dualavg.")})
+    classes = sorted({_name(path) for path in paths if _name(path) != path})
     schedules = sorted({each.schedule.partition("(")[0] for each in found if each.schedule})
     parts = [("dualavg", classes), ("dualavg.schedules", schedules)]
     return "\n".join(f"from {module} import {', '.join(names)}" for module, names in parts if names)

@@ -70,6 +70,7 @@ class StudyView:
     chosen: list[ChosenRow]
     edges: list[Edge]
     unequal_grids: str
+    reduced: str
     failed: dict[str, list[FailedRun]]
     failures: list[EventRow]
     divergences: list[EventRow]
@@ -126,6 +127,7 @@ def study_view(summary: Summary, runs: Sequence[RunResult], prefix: str) -> Stud
         chosen=[chosen_row(summary, name) for name in order],
         edges=verdict.edges(summary),
         unequal_grids=verdict.unequal_grids(summary),
+        reduced=verdict.reduced_study(summary),
         failed=failed,
         failures=failure_rows(summary),
         divergences=divergence_rows(summary),
