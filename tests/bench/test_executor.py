@@ -240,7 +240,7 @@ def test_workers_end_with_the_parent_and_ctrl_c_is_one_line(
     os.killpg(study.pid, signal.SIGINT)  # what a terminal does
     output, errors = end(study, code=130)
     assert errors.strip() == "dualavg: stopped. Run the command again to resume."
-    assert output.splitlines()[-1].startswith("trial: a step and an evaluation of mda, sgd")
+    assert output.splitlines()[-1].startswith("trial: a step and an evaluation of mda, sgd in ")
     assert not psutil.wait_procs(family, timeout=20)[1]
 
     resume(traps.recipe, out)

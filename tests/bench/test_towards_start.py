@@ -36,7 +36,7 @@ def test_l2_sp_is_a_penalty_in_the_loss():
     ours, theirs = (start().requires_grad_() for _ in range(2))
     sgd = torch.optim.SGD([theirs], LR, momentum=0.9)
     expected = path(sgd, theirs, lambda x: f(x) + STRENGTH / 2 * (x - start()).square().sum())
-    assert_same(path(SGDTowardsStart([ours], LR, 0.9, STRENGTH), ours, f), expected)
+    assert_same(path(SGDTowardsStart([ours], LR, momentum=0.9, weight_decay=STRENGTH), ours, f), expected)
 
 
 def test_decay_towards_the_start_is_adamw_around_it():

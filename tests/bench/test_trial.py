@@ -147,7 +147,8 @@ def test_a_score_that_needs_all_examples_is_no_mistake(answer: str) -> None:
             return {"loss": 1.0, "error": torch.nan}
         return evaluate(model, batches)
 
-    try_out(make_recipe(evaluate=of_all))
+    costs = try_out(make_recipe(evaluate=of_all), timed=True)
+    assert costs.keys() == {"mda", "sgd", "adam"}
 
 
 def test_a_run_has_the_same_numbers_after_a_trial(tmp_path: Path) -> None:
@@ -158,7 +159,8 @@ def test_a_run_has_the_same_numbers_after_a_trial(tmp_path: Path) -> None:
 
 
 def test_a_divergence_is_no_mistake() -> None:
-    try_out(make_recipe(model=network, grids={"sgd": Grid(1e30)}))
+    recipe = make_recipe(model=network, grids={"sgd": Grid(1e30)})
+    assert try_out(recipe, timed=True).keys() == {"sgd"}
 
 
 def test_a_finished_study_needs_no_trial(
