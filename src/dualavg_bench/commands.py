@@ -28,7 +28,7 @@ from dualavg_bench.store.summaries import Summary
 from dualavg_bench.study.budget import Allowance, Budget
 from dualavg_bench.study.cluster import cluster
 from dualavg_bench.study.executor import Executor, Unfinished, finished_runs
-from dualavg_bench.study.failures import Failure, Incomplete, StudyFailed
+from dualavg_bench.study.failures import Failure, Incomplete
 from dualavg_bench.study.study import Study
 from dualavg_bench.terminal import Display, announce, console, print_run, show_page
 
@@ -245,15 +245,7 @@ def _run_on(
     if budget is None:
         return study.run(execute, extend=extend, workers=workers)
     allowance = Allowance(budget, study, costs, workers)
-    planned, execute_measured = allowance.plan(), allowance.measured(execute)
-    console.print(plan := allowance.describe(planned), markup=False, soft_wrap=True)
-    if first := allowance.first_seed(planned):
-        with contextlib.suppress(StudyFailed):  # reported when they fail again
-            execute_measured(first)
-        planned = allowance.plan()
-        if (changed := allowance.describe(planned)) != plan:
-            console.print(changed, markup=False, soft_wrap=True)
-    return planned.run(execute_measured, extend=extend, workers=workers, limit=allowance)
+    return allowance.run(execute, extend=extend, notify=pool.notify)
 
 
 def run_one(

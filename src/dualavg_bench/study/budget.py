@@ -12,10 +12,11 @@ corrects the estimate, and the study is planned again. Whether grids are extende
 seeds there are, is decided when it is their turn.
 """
 
+import contextlib
 import heapq
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -27,7 +28,8 @@ from dualavg_bench.run.spec import RunSpec
 from dualavg_bench.run.trial import Cost
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.results import RunResult
-from dualavg_bench.store.summaries import Reduced
+from dualavg_bench.store.summaries import Reduced, Summary
+from dualavg_bench.study.failures import StudyFailed
 from dualavg_bench.study.study import Execute, Study
 
 LEAST_CONFIRMED, LEAST_LRS, GOOD_LRS = 3, 2, 3
@@ -74,6 +76,19 @@ class Allowance:
     workers_started: bool = False
     extension_refused: bool = False
     results: dict[str, RunResult | None] = field(default_factory=dict)  # by the hash of a run
+
+    def run(
+        self, execute: Execute, *, extend: bool, notify: Callable[[str], None]
+    ) -> tuple[Summary, list[RunResult]]:
+        """Run the part of the study that fits; `notify` prints what it is, and again if the plan changes."""
+        planned, measured = self.plan(), self.measured(execute)
+        notify(self.describe(planned))
+        if first := self.first_seed(planned):
+            with contextlib.suppress(StudyFailed):  # reported when they fail again
+                measured(first)
+            planned = self.plan()
+            notify(self.describe(planned))
+        return planned.run(measured, extend=extend, workers=self.workers, limit=self)
 
     def plan(self) -> Study:
         """Return the largest part of the study that fits; raise a one-line error if none does."""
