@@ -13,6 +13,7 @@ from support.synthetic_runs import renamed, study, summarize
 from dualavg_bench.store.documents import read_document, write_document
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.horizons import Horizon
+from dualavg_bench.store.results import spec_hash
 from dualavg_bench.store.summaries import Summary
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +122,39 @@ def test_the_end_of_a_grid_is_marked_on_its_own_axis(make, made_up) -> None:
     assert chosen.edge == ["lr"]
     setting = f"| {chosen.lr:g} (end of its grid) | {chosen.weight_decay:g} |"
     assert setting in make.BLOCKS["training"](made_up)
+
+
+@pytest.mark.parametrize(
+    ("shift", "within", "ahead"), [(-3.0, "no", "no"), (-0.5, "yes", "no"), (2.0, "yes", "yes")]
+)
+def test_the_goals_of_no_tuning_are_paired_by_seed_and_positive_is_better(
+    make, tmp_path: Path, shift: float, within: str, ahead: str
+) -> None:
+    """The margin of accuracy is one point: better by any amount is within it."""
+    tuned = [run for run in study(scale="mini") if run.optimizer == "mda"]
+    moved = [_shifted(run, shift) for run in tuned]
+    sgd = renamed(tuned, {"mda": "sgd"})
+    write_document(tmp_path / "cifar10.json", summarize(tuned))
+    others = [run for name in list(make.untuned.NAMES)[1:] for run in _as(sgd, name)]
+    write_document(tmp_path / "cifar10-untuned.json", summarize(_as(moved, make.untuned.OURS) + others))
+    (row,) = make.BLOCKS["untuned-goals"](make.Results(tmp_path)).splitlines()[2:]
+    _, against_mda, margin, is_within, against_sgd, is_ahead, n = row.strip("| ").split(" | ")
+    assert float(against_mda.split(" ")[0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(shift)
+    assert (float(margin), is_within, is_ahead, n) == (1.0, within, ahead, "5")
+    assert against_sgd == against_mda
+
+
+def _shifted(run, by: float):
+    if run.test is None:
+        return run
+    test = {**run.test, run.metric: run.test[run.metric] + by}
+    return run.model_copy(update={"test": test})
+
+
+def _as(runs, name: str):
+    """The same runs of another optimizer, with hashes of their own."""
+    own = [(run, spec_hash({"run": run.hash, "name": name})) for run in runs]
+    return [run.model_copy(update={"optimizer": name, "hash": fresh}) for run, fresh in own]
 
 
 def test_a_file_of_another_study_is_refused(make, tmp_path: Path) -> None:
