@@ -79,6 +79,17 @@ def test_workers_share_the_runs(study: Study) -> None:
     assert size(allowance(study, 3 * 17 / 3, workers=3).plan()) == (3, 4)
 
 
+def test_all_workers_wait_for_the_network_that_runs_start_from(tmp_path: Path) -> None:
+    study = Study.of("finetune_lm", "quick", tmp_path, names=["mda", "sgd"])
+    tuning = study.tuning(study.points())
+    choice = {name: points[0] for name, points in study.points().items()}
+    confirmation = study.confirmation(choice, 2)
+    budget = allowance(study, 100, workers=2)
+    budget.costs = dict.fromkeys(study.names, Cost(1000.0, 1000.0, start=700.0))
+    assert budget._time(tuning) == pytest.approx(700 + 1000 * len(tuning) / 2)
+    assert budget._time(confirmation) == pytest.approx(1000 * len(confirmation) / 2)  # it is trained by then
+
+
 def test_a_time_that_is_too_short_is_an_error_with_the_time_needed(study: Study) -> None:
     with pytest.raises(ValueError, match=r"--budget 1h is too short: .* 2 step sizes with 1 seed and then 3"):
         allowance(study, 3 * 5 - 1).plan()

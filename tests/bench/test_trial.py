@@ -1,10 +1,12 @@
 """The trial before a study: mistakes end in one line before any run, and nothing else changes."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import starting
 from support.lines import Lines, evaluate, execute, loss, make_recipe, make_spec, network, numbers
 from support.tiny_study import Command, write_recipe
 from support.tiny_study import Study as Finished
@@ -73,6 +75,16 @@ def test_a_mistake_is_found_in_one_step(changes: dict[str, Any], message: str) -
     with pytest.raises((RecipeError, RecipeRaised), match=message) as raised:
         try_out(make_recipe(**changes))
     assert "\n" not in str(raised.value)
+
+
+def test_the_start_is_tried_and_timed_too(tmp_path: Path) -> None:
+    recipe = starting.make(tmp_path)
+    spec = {"mda": starting.specify(recipe, test=False)}
+    cost = trial.try_out(spec, recipe, Path(), timed=True)["mda"]
+    assert cost.start > 0
+    broken = replace(recipe, start=replace(recipe.start, loss=lambda m, b: loss(m, b) * torch.nan))
+    with pytest.raises(RecipeError, match="first training loss of recipe lines-start"):
+        trial.try_out(spec, broken, Path())
 
 
 def test_an_optimizer_that_fails_in_its_step_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

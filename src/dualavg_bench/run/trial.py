@@ -35,10 +35,14 @@ TESTS = 3  # evaluations on test in a confirmation run: the untrained, the last 
 
 @dataclass(frozen=True)
 class Cost:
-    """The expected seconds of a tuning run, and of a confirmation run, which is tested too."""
+    """The expected seconds of a tuning run, and of a confirmation run, which is tested too.
+
+    `start` are those of the run that trains the network all runs start from, if there is one.
+    """
 
     tuning: float
     confirmation: float
+    start: float = 0.0
 
 
 def try_out(
@@ -46,13 +50,20 @@ def try_out(
 ) -> dict[str, Cost]:
     """Take one step and one evaluation of each optimizer; raise a one-line error if that fails.
 
+    The recipe's `start` is tried before.
+
     Args:
         specs: a tuning run of each optimizer.
         recipe: of the runs.
         data: the folder with the data set.
         timed: measure, and return what a run of each optimizer costs.
     """
-    threads, costs = torch.get_num_threads(), {}
+    costs, start = {}, 0.0
+    pretraining = next(iter(specs.values())).start
+    if recipe.start is not None and pretraining is not None:
+        before = try_out({pretraining.optimizer: pretraining}, recipe.start, data, timed=timed)
+        start = sum(cost.tuning for cost in before.values())
+    threads = torch.get_num_threads()
     torch.set_num_threads(recipe.threads)
     try:
         with warnings.catch_warnings():
@@ -66,7 +77,7 @@ def try_out(
                 trial = _Trial(spec, recipe, splits)
                 trial.take(untrained=i == 0)
                 if timed:
-                    costs[name] = trial.cost(reading)
+                    costs[name] = replace(trial.cost(reading), start=start)
     finally:
         torch.set_num_threads(threads)
         if torch.cuda.is_available():

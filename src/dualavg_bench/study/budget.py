@@ -190,13 +190,24 @@ class Allowance:
         return self._time(tuning) + self._time(study.confirmation(choice, seeds))
 
     def _time(self, specs: Sequence[RunSpec]) -> float:
-        """Return the seconds until the workers have executed runs; each takes the next when it is free."""
-        busy = [0.0] * self.workers
+        """Return the seconds until the workers have executed runs; each takes the next when it is free.
+
+        All wait until the network that runs start from is trained.
+        """
+        busy = [self._start_time(specs)] * self.workers
         for spec in self._missing(specs):
             cost = self.costs[spec.optimizer]
             heapq.heapreplace(busy, busy[0] + (cost.confirmation if spec.test else cost.tuning))
         starting = FIRST_RUNS if max(busy) and not self.workers_started and not specs[0].test else 0.0
         return starting + self.correction * max(busy)
+
+    def _start_time(self, specs: Sequence[RunSpec]) -> float:
+        recipe, missing = self.whole.recipe, self._missing(specs)
+        trained = not specs or specs[0].test  # by the tuning runs before
+        if trained or not missing or missing[0].start is None or recipe.start is None:
+            return 0.0
+        folder = RunFolder.of(self.whole.out, recipe.start.name, missing[0].start.hash)
+        return 0.0 if folder.result() else self.costs[missing[0].optimizer].start
 
     def _missing(self, specs: Sequence[RunSpec]) -> list[RunSpec]:
         return [spec for spec in specs if self._result(spec) is None]
