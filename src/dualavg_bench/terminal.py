@@ -23,7 +23,7 @@ from dualavg_bench.analysis.frontier import both_scores
 from dualavg_bench.analysis.selection import best_so_far
 from dualavg_bench.analysis.standings import leaders, optimizers
 from dualavg_bench.analysis.statistics import describe_runs
-from dualavg_bench.analysis.verdict import AXIS_NAMES, failures_by_optimizer, rank
+from dualavg_bench.analysis.verdict import failures_by_optimizer, rank, verdict
 from dualavg_bench.recipe.loading import data_needed, load, scales_of
 from dualavg_bench.recipes import builtin
 from dualavg_bench.store.horizons import Horizon
@@ -189,8 +189,9 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
     also_places = decimals(also.se for _, also in second.values())
     for column in ("mean ± s.e.", "n", *([summary.also.name] if summary.also else []), "train\nloss", "lr"):
         table.add_column(column, no_wrap=True, justify="right")
-    for column in ("weight\ndecay", "schedule", *(["remarks"] if with_remarks else [])):
-        table.add_column(column, overflow="fold")
+    table.add_column("weight\ndecay", no_wrap=True)
+    for column in ("schedule", *(["remarks"] if with_remarks else [])):
+        table.add_column(column, overflow="fold", min_width=len(column))
     for name in rank(summary):
         test, chosen = summary.optimizers[name].test, summary.optimizers[name].chosen
         score = [with_error(test, places), str(test.n)] if test else ["no result", "0"]
@@ -204,7 +205,10 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
             escape(short[name]), "no result", "0", *[""] * (5 if summary.also else 4), "a run failed"
         )
     console.print(table)
-    console.print(summary.verdict, markup=False)
+    found = verdict(summary)
+    console.print(found.headline, markup=False, style="bold")
+    for line in filter(None, (found.evidence, *found.cautions, found.diverged, found.limits)):
+        console.print(line, markup=False)
     if kept:
         names = " and ".join(path.name for path in kept)
         console.print(f"kept from an earlier study: {names}", markup=False)
@@ -212,10 +216,8 @@ def announce(summary: Summary, report: Path, kept: Sequence[Path] = ()) -> None:
 
 
 def _remarks(entry: OptimizerSummary, failed: bool) -> str:
-    remarks = [f"{AXIS_NAMES[axis]} on the edge" for axis in entry.chosen.edge]
-    if entry.test and entry.test.diverged:
-        remarks.append(f"{entry.test.diverged} diverged")
-    return "; ".join([*remarks, "a run failed"] if failed else remarks)
+    diverged = f"{entry.test.diverged} diverged" if entry.test and entry.test.diverged else ""
+    return "; ".join(filter(None, (diverged, "a run failed" if failed else "")))
 
 
 def announce_horizon(horizon: Horizon, page: Path) -> None:
