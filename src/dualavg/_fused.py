@@ -118,7 +118,7 @@ def _warn_once(reason: str) -> None:
     depth, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("dualavg", "torch"):
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(f"fused=True runs the multi-tensor kernel: {reason}.", stacklevel=depth)
+    warnings.warn(f"fused=True runs the default kernel: {reason}.", stacklevel=depth)
 
 
 def _build() -> Path:

@@ -46,7 +46,7 @@ class MDA(AnchoredOptimizer):
         maximize: maximize the objective instead of minimizing it.
         foreach: multi-tensor kernel. None uses it where `torch.optim` would.
         fused: one pass over memory on CPUs, by a C++ operator that is compiled at the first step and cached.
-            On other devices or without a compiler: a warning, and the multi-tensor kernel.
+            On other devices or without a compiler: a warning, and the default kernel.
         anchor_dtype: `torch.bfloat16`, or the string "bfloat16", keeps `x0` in two bytes. To make that exact,
             float32 parameters are rounded to bfloat16 before their first step, which changes the starting
             point.

@@ -48,12 +48,12 @@ def update(
     """
     params, grads, *_, ks, _ = columns
     numbers: dict[str, Any] = {"c": c, "weight_decay": weight_decay, "maximize": bool(maximize)}
-    if fused and not torch.compiler.is_compiling():  # Inductor fuses the for-loop's operations by itself
-        foreach = isinstance(ks[0], Tensor) or not _fused.is_available(params[0].device)
-        if not foreach:
-            columns = _fused.step(columns, **numbers)  # what does not fit the operator
-            if not columns:
-                return
+    if torch.compiler.is_compiling() or isinstance(ks[0], Tensor):
+        fused = False  # Inductor fuses operations by itself; the operator takes plain numbers
+    if fused and _fused.is_available(params[0].device):
+        columns = _fused.step(columns, **numbers)  # what does not fit the operator: by the for-loop
+        if not columns:
+            return
     elif foreach is None:
         # The for-loop on CPUs, as in torch.optim: each operation finds the tensor in the cache.
         foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)[1]

@@ -158,6 +158,7 @@ def test_a_larger_lr_is_a_weaker_pull() -> None:
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
     spec = importlib.util.spec_from_file_location("finetune_transformers", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None

@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import all_params, assert_bitwise, parameters, snapshot, train
 from support.layouts import SETTINGS, layouts
+from support.versions import newer_torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +22,7 @@ from dualavg import MDA, _fused, _update
 
 FOR_LOOP = {"foreach": False, "fused": False}
 needs_compiler = pytest.mark.skipif(not shutil.which("c++"), reason="there is no C++ compiler")
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, newer_torch]
 
 
 @pytest.fixture
@@ -202,7 +204,9 @@ def test_tensor_subclasses_fall_back(for_loop_sizes: list[int]) -> None:
     assert for_loop_sizes == [1, 1, 1, 1]
 
 
-def test_other_devices_get_a_warning_and_the_multi_tensor_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_devices_get_a_warning_and_the_default_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer_module = sys.modules["torch.optim.optimizer"]  # torch.optim hides the attribute
+    monkeypatch.setattr(optimizer_module, "_get_foreach_kernels_supported_devices", lambda: ["meta"])
     called: list[int] = []
     multi_tensor = _update._multi_tensor
 

@@ -9,7 +9,7 @@ from support.cases import assert_bitwise, gradient, parameters, snapshot, train
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dualavg import MDA, _update
+from dualavg import MDA, _fused, _update
 
 
 @pytest.fixture
@@ -34,13 +34,21 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({"foreach": False}, "_single_tensor"),
         ({"foreach": True}, "_multi_tensor"),
         ({"fused": False}, "_single_tensor"),
-        ({"fused": True, "capturable": True}, "_multi_tensor"),
+        ({"fused": True, "capturable": True}, "_single_tensor"),
     ],
     ids=str,
 )
 def test_the_kernel_of_a_setting_on_a_cpu(settings: dict[str, Any], kernel: str, used: list[str]) -> None:
     train(MDA(parameters((3,)), **settings), range(2))
     assert used == [kernel, kernel]
+
+
+def test_without_the_operator_fused_is_the_default_kernel(
+    monkeypatch: pytest.MonkeyPatch, used: list[str]
+) -> None:
+    monkeypatch.setattr(_fused, "is_available", lambda device: False)
+    train(MDA(parameters((3,)), fused=True), range(2))
+    assert used == ["_single_tensor", "_single_tensor"]
 
 
 def test_the_default_is_multi_tensor_where_torch_s_is(
