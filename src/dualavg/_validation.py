@@ -71,7 +71,7 @@ def _validated_number(key: str, setting: Any, limit: float, *, read_tensors: boo
     except OverflowError:
         valid = False
     if not valid:
-        interval = "in [0, 1) (0.9 as in SGD, not 0.1)" if key == "momentum" else f"from 0 to {limit:g}"
+        interval = "from 0 to below 1 (0.9 is usual)" if key == "momentum" else f"from 0 to {limit:g}"
         raise ValueError(f"{key} must be a number {interval}, got {number!r}.")
     return setting if isinstance(setting, Tensor) else float(number)
 

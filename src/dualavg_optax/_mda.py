@@ -173,7 +173,7 @@ def _validate_setting(name: str, setting: Any) -> None:
         return
     if not isinstance(setting, Real) or not 0 <= float(setting) < _LIMITS[name]:
         interval = (
-            "in [0, 1) (0.9 as in SGD, not 0.1)" if name == "momentum" else f"from 0 to {_LIMITS[name]:g}"
+            "from 0 to below 1 (0.9 is usual)" if name == "momentum" else f"from 0 to {_LIMITS[name]:g}"
         )
         raise ValueError(f"{name} must be a schedule or a number {interval}, got {setting!r}.")
 

@@ -9,8 +9,9 @@ from scipy import stats as scipy_stats
 from support.synthetic_runs import MACHINE, run, study, summarize
 
 from dualavg_bench.analysis.scores import score
-from dualavg_bench.analysis.selection import budget, select, sensitivity
+from dualavg_bench.analysis.selection import best_so_far, budget, select, sensitivity
 from dualavg_bench.analysis.statistics import compare, describe, holm, is_significant
+from dualavg_bench.analysis.verdict import verdict
 from dualavg_bench.store.results import Curve
 from dualavg_bench.store.summaries import GridSize, Statistics
 
@@ -111,6 +112,20 @@ def test_ties_go_to_the_smaller_values_in_any_order():
         random.Random(seed).shuffle(runs)
         chosen = select(runs)["mda"]
         assert (chosen.lr, chosen.weight_decay, chosen.schedule) == (0.1, 1e-4, "linear")
+
+
+def test_rounding_does_not_decide_between_equal_settings():
+    runs = []
+    for lr, scores in {0.3: (99.16666666666667, 97.5), 0.1: (98.33333333333333, 98.33333333333333)}.items():
+        runs += [run("mda", lr, seed, "tune", score) for seed, score in enumerate(scores)]
+    means = [point.mean for point in sensitivity(runs)["mda"]]
+    assert means[1] > means[0]  # by rounding alone
+    assert select(runs)["mda"].lr == best_so_far(runs)["mda"].lr == 0.1
+    assert verdict(summarize(runs)).limits == ""  # nothing is confirmed
+    confirmed = [*runs, run("mda", 0.1, 1000, "confirm", 98.0)]
+    assert "Equal on validation, the smaller was taken: mda with lr 0.1 and 0.3." in str(
+        verdict(summarize(confirmed))
+    )
 
 
 def test_an_edge_is_said_only_where_there_is_something_beyond():

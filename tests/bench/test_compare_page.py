@@ -12,6 +12,7 @@ from dualavg_bench.analysis.statistics import holm
 from dualavg_bench.analysis.verdict import places
 from dualavg_bench.report import study_page
 from dualavg_bench.report.compare_page import render_comparison
+from dualavg_bench.store.summaries import Reduced
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -46,6 +47,19 @@ def test_one_table_has_every_task_and_optimizer_with_its_rank(both):
             test = summary.confirmed[name]
             assert f"{rank}{test.mean:.{digits}f} ± {test.se:.{digits}f}" in head
     assert re.search(r"mean rank *1\.50 *1\.50 *3\.00", head)
+
+
+def test_a_reduced_study_is_marked(both):
+    cut = Reduced(
+        budget="1m",
+        tuning_seeds=(1, 2),
+        grid_points=(3, 3),
+        confirmation_seeds=(5, 5),
+        extension_refused=False,
+    )
+    text = words(render_comparison([both[0], both[1].model_copy(update={"reduced": cut})]))
+    head = text[text.index("Tasks and optimizers") : text.index("Every pair")]
+    assert head.count("reduced study") == 1
 
 
 def test_a_pair_has_one_order_in_every_task(both):

@@ -33,11 +33,16 @@ def evaluated(line, **names):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_line_makes_the_optimizer_that_the_study_ran(name):
+def test_imports_and_lines_make_the_optimizer_that_the_study_ran(name):
     settings = {"betas": (0.9, 0.98)} if name.startswith("adam") else {}
     params = [torch.nn.Parameter(torch.zeros(2))]
-    line = copyable.lines(tuned(name, {k: list(v) for k, v in settings.items()}, weight_decay=1e-4), name)
-    ours = evaluated(line.optimizer, params=params)
+    written = {key: list(value) for key, value in settings.items()}
+    summary = tuned(name, written, weight_decay=1e-4, schedule="linear")
+    lines = copyable.lines(summary, name)
+    code = f"{copyable.imports(summary)}\noptimizer = {lines.optimizer}\nschedule = {lines.schedule}"
+    program = {"params": params}
+    exec(code, program)  # as it is copied
+    ours = program["optimizer"]
     theirs = registry.make(name, params, Point(0.3, 1e-4), settings)
     assert type(ours) is type(theirs)
     assert ours.defaults == theirs.defaults

@@ -30,7 +30,7 @@ from support.tiny_study import (
     wait_until,
 )
 
-from dualavg_bench.study import executor, worker
+from dualavg_bench.study import cluster, executor, worker
 
 STARTED: list[subprocess.Popen[str]] = []
 TUNED = {f"{run}-0" for run in ("MDA-0.3", "MDA-1", "MDA-3", "SGD-0.03", "SGD-0.1", "SGD-1e+09")}
@@ -240,11 +240,21 @@ def test_workers_end_with_the_parent_and_ctrl_c_is_one_line(
     os.killpg(study.pid, signal.SIGINT)  # what a terminal does
     output, errors = end(study, code=130)
     assert errors.strip() == "dualavg: stopped. Run the command again to resume."
-    assert output.splitlines()[-1].startswith("trial: a step and an evaluation of mda, sgd in ")
+    trial, stopping = output.splitlines()[-2:]
+    assert trial.startswith("trial: a step and an evaluation of mda, sgd in ")
+    assert stopping == "stopping the workers: what has finished is kept"
     assert not psutil.wait_procs(family, timeout=20)[1]
 
     resume(traps.recipe, out)
     assert summary_without_times(out) == undisturbed.summary
+
+
+def test_workers_that_do_not_answer_while_they_are_closed_are_no_error() -> None:
+    class Silent:
+        def close(self) -> None:
+            raise TimeoutError
+
+    cluster._close(Silent())
 
 
 def test_a_stopped_study_frees_its_workers(traps: Traps, scheduler: str, tmp_path: Path) -> None:

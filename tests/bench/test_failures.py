@@ -1,5 +1,6 @@
 """Runs that fail, optimizers that are named twice, studies of fewer optimizers than before."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,12 @@ def test_a_file_as_out_is_refused(out: str, tmp_path: Path, dualavg: Command) ->
     code, _, err = dualavg("study", "cifar10", "--out", tmp_path / out)
     assert code == 1
     assert f"{tmp_path / 'file'} is a file: --out must be a folder" in err
+
+
+def test_an_out_that_cannot_be_written_is_refused_before_anything_is_read(dualavg: Command) -> None:
+    code, out, err = dualavg("study", "cifar10", "--out", "/proc/nosuch")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"dualavg: --out /proc/nosuch cannot be written to \(.+\)\.", err)
 
 
 def test_the_command_to_run_it_again_names_optimizers_data_and_extension(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def to_target(steps, reached):
     ("entry", "shown"),
     [
         (to_target(1200, 5), "6.0 s1,200 steps"),
+        (to_target(5, 5), "under 0.1 s5 steps"),
         (to_target(120_000, 4), "10 min120,000 steps, not by 1 of 5"),
         (to_target(None, 2), "not reachedby 3 of 5"),
     ],
@@ -142,8 +143,8 @@ def test_the_time_to_target_is_shown_with_its_steps_and_the_runs_that_never_reac
 
 def test_the_size_of_the_optimizer_s_state_is_shown_where_it_was_measured(summary, undrawn):
     text = words(study_page.render(summary))
-    assert "8 kB8 per parameter" in text
-    assert "4 kB4 per parameter" in text
+    assert "8 kB8 bytes per parameter" in text
+    assert "4 kB4 bytes per parameter" in text
     old = summary
     for name in summary.optimizers:
         old = with_entry(old, name, state_bytes=None)

@@ -55,7 +55,7 @@ def raising_schedule(optimizer: Any, steps: int) -> Any:
         ({"loss": lambda m, b: loss(m, b) * torch.nan}, "first training loss of recipe lines, with seed 0"),
         ({"evaluate": lambda m, b: {"loss": 1.0}}, "evaluate of recipe lines does not return 'error'"),
         ({"evaluate": lambda m, b: 1.0}, "must return a dictionary with 'loss' and 'error', got float"),
-        ({"evaluate": lambda m, b: {"loss": 1.0, "error": "low"}}, "returns a score that is not a number"),
+        ({"evaluate": lambda m, b: {"loss": 1.0, "error": "low"}}, "returns 'error', which is not a number"),
         ({"evaluate": lambda m, b: {"loss": 1.0, "error": torch.nan}}, "untrained network of recipe lines"),
         ({"evaluate": lambda m, b: {}["error"]}, r"evaluate of recipe lines raised KeyError"),
         (

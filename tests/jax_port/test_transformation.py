@@ -268,7 +268,7 @@ def test_an_update_without_params_raises_optax_own_error() -> None:
         ({"learning_rate": -1.0}, "learning_rate must be a schedule or a number from 0 to 1e+15, got -1.0."),
         ({"learning_rate": float("nan")}, "learning_rate must be"),
         ({"learning_rate": None}, "learning_rate must be"),
-        ({"momentum": 1.0}, "momentum must be a schedule or a number in [0, 1) (0.9 as in SGD, not 0.1)"),
+        ({"momentum": 1.0}, "momentum must be a schedule or a number from 0 to below 1 (0.9 is usual)"),
         ({"weight_decay": -1e-4}, "weight_decay must be"),
     ],
 )

@@ -172,9 +172,9 @@ def test_two_hundred_steps_of_a_tensor_lr_with_one_element_and_one_dimension() -
         ),
         ({"lr": torch.tensor(-1.0)}, "lr must be a number from 0 to 1e+15, got -1.0."),
         ({"lr": torch.tensor(math.nan)}, "lr must be a number from 0 to 1e+15, got nan."),
-        ({"momentum": 1.0}, "momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got 1.0."),
-        ({"momentum": -0.1}, "momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got -0.1."),
-        ({"momentum": math.nan}, "momentum must be a number in [0, 1) (0.9 as in SGD, not 0.1), got nan."),
+        ({"momentum": 1.0}, "momentum must be a number from 0 to below 1 (0.9 is usual), got 1.0."),
+        ({"momentum": -0.1}, "momentum must be a number from 0 to below 1 (0.9 is usual), got -0.1."),
+        ({"momentum": math.nan}, "momentum must be a number from 0 to below 1 (0.9 is usual), got nan."),
         ({"weight_decay": -1e-4}, "weight_decay must be a number from 0 to 1e+15, got -0.0001."),
         ({"weight_decay": math.nan}, "weight_decay must be a number from 0 to 1e+15, got nan."),
         (
@@ -196,9 +196,9 @@ def test_an_invalid_setting_raises_a_one_line_error(settings: dict[str, object],
 
 
 def test_from_sgd_refuses_a_momentum_of_one_without_dividing_by_zero() -> None:
-    with pytest.raises(ValueError, match=r"momentum must be a number in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"momentum must be a number from 0 to below 1"):
         MDA.from_sgd(parameters((2,)), lr=0.1, momentum=1.0)
-    with pytest.raises(ValueError, match=r"momentum must be a number in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"momentum must be a number from 0 to below 1"):
         MDA.from_sgd([{"params": parameters((2,)), "momentum": 1.0}], lr=0.1, momentum=0.9)
 
 

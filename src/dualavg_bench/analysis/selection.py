@@ -32,7 +32,7 @@ def select(tuning: Sequence[RunResult]) -> dict[str, Chosen]:
 
     Divergence counts twice: a diverged seed enters the mean with the untrained score, and a setting that
     diverged in any seed, or lacks a seed that others have, ranks behind every setting that did not. Ties go
-    to the smaller step size, then the smaller weight decay, then the schedule's name.
+    to the smaller step size, then the smaller weight decay, then the schedule's name; see `rounded`.
 
     `edge` names the axes on which the best is at an end of its grid. A single weight decay is fixed, and no
     edge. A single step size is an edge: nothing beside it was tried. Zero is no edge: nothing is beyond it.
@@ -60,10 +60,20 @@ def best_so_far(tuning: Sequence[RunResult]) -> dict[str, GridPoint]:
     sign = 1 if tuning[0].higher_is_better else -1
 
     def rank(point: GridPoint) -> tuple[bool, float, Point]:
-        return point.diverged > 0, -sign * point.mean, point.point
+        return point.diverged > 0, -sign * rounded(point.mean), point.point
 
     best = {optimizer: min(points, key=rank) for optimizer, points in sensitivity(tuning).items()}
     return dict(sorted(best.items(), key=lambda item: rank(item[1])))
+
+
+def rounded(score: float) -> float:
+    """Return a score to six digits, so that the rounding of sums does not decide between equal settings.
+
+    Examples:
+        >>> rounded((99.1666667 + 97.5) / 2) == rounded((98.3333333 + 98.3333333) / 2)
+        True
+    """
+    return float(f"{score:.6g}")
 
 
 def budget(tuning: Sequence[RunResult]) -> dict[str, Budget]:
@@ -94,6 +104,6 @@ def _ranked(tuning: Sequence[RunResult]) -> dict[str, list[GridPoint]]:
     seeds = max(point.n for points in grids.values() for point in points)
 
     def rank(point: GridPoint) -> tuple[bool, float, Point]:
-        return point.diverged > 0 or point.n < seeds, -sign * point.mean, point.point
+        return point.diverged > 0 or point.n < seeds, -sign * rounded(point.mean), point.point
 
     return {optimizer: sorted(points, key=rank) for optimizer, points in grids.items()}

@@ -15,6 +15,7 @@ from dualavg_bench.analysis.formatting import (
     signed,
     with_error,
 )
+from dualavg_bench.analysis.selection import rounded
 from dualavg_bench.analysis.statistics import is_significant
 from dualavg_bench.store.summaries import Comparison, FailedRun, NumericAxis, Reduced, Scores, Summary
 
@@ -228,8 +229,23 @@ def _not_covered(summary: Summary) -> str:
     best = " Scores are of the best network of each run by validation." if summary.report == "best" else ""
     return (
         f"Not covered: tuning was done once ({counted(seeds, 'seed')}), and the test set has {examples}{one}."
-        f"{best}"
+        f"{_tied_settings(summary)}{best}"
     )
+
+
+def _tied_settings(summary: Summary) -> str:
+    """Return which settings of an optimizer have the same validation score as the chosen one."""
+    found = []
+    for name in rank(summary):
+        valid = summary.optimizers[name].chosen.valid
+        tied = [
+            point.lr
+            for point in summary.sensitivity[name]
+            if rounded(point.mean) == rounded(valid.mean) and point.diverged == valid.diverged
+        ]
+        if len(lrs := sorted(set(tied))) > 1:
+            found.append(f"{name} with lr {listed([f'{lr:g}' for lr in lrs])}")
+    return f" Equal on validation, the smaller was taken: {'; '.join(found)}." if found else ""
 
 
 def _cautions(summary: Summary) -> list[str]:

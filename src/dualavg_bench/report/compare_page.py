@@ -84,6 +84,7 @@ def _task_row(study: StudyView, overall: Overall, task: int) -> TaskRow:
     arrow = "\N{UPWARDS ARROW}" if summary.higher_is_better else "\N{DOWNWARDS ARROW}"
     n = max((test.n for test in summary.confirmed.values()), default=0)
     metric = f"{summary.metric}{study.unit} {arrow}, n = {n}"
+    metric += ", reduced study" if summary.reduced else ""
     return TaskRow(study.title, metric, cells, overall.winners[task] or "no winner")
 
 

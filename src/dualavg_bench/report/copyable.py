@@ -80,13 +80,19 @@ def schedule_line(name: str, steps: int) -> str:
 
 
 def imports(summary: Summary) -> str:
-    """Return the import of the names of `dualavg` that the lines of a study use, or nothing."""
+    """Return the imports that the lines of a study need."""
     found = [lines(summary, name) for name in summary.optimizers]
     paths = [(OPTIMIZERS.get(name) or Entry(name)).path for name in summary.optimizers]
     classes = sorted({_name(path) for path in paths if _name(path) != path})
     schedules = sorted({each.schedule.partition("(")[0] for each in found if each.schedule})
+    modules = sorted({path.rpartition(".")[0] for path in paths if _name(path) == path})
     parts = [("dualavg", classes), ("dualavg.schedules", schedules)]
-    return "\n".join(f"from {module} import {', '.join(names)}" for module, names in parts if names)
+    return "\n".join(
+        [
+            *(f"import {'torch' if module == 'torch.optim' else module}" for module in modules),
+            *(f"from {module} import {', '.join(names)}" for module, names in parts if names),
+        ]
+    )
 
 
 def warning(summary: Summary) -> str:

@@ -136,6 +136,7 @@ def _to_target(summary: Summary, name: str) -> tuple[str, str]:
         return steps, unreached.removeprefix(", ")
     seconds = entry.steps * cost.median / 1000
     time = f"{seconds:.{0 if seconds >= 10 else 1}f} s" if seconds < 600 else formatting.duration(seconds)
+    time = time if seconds >= 0.05 else "under 0.1 s"
     return time, steps + unreached
 
 
@@ -146,7 +147,7 @@ def _state(summary: Summary, name: str) -> tuple[str, str]:
         return DASH, ""
     if not summary.parameters:
         return formatting.size(state), ""
-    return formatting.size(state), f"{state / summary.parameters:.3g} per parameter"
+    return formatting.size(state), f"{state / summary.parameters:.3g} bytes per parameter"
 
 
 def _behind(summary: Summary, name: str, leaders: Sequence[str], places: int) -> tuple[str, str]:

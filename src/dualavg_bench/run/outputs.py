@@ -58,7 +58,11 @@ def scores(recipe: Recipe, values: Any) -> dict[str, float]:
                 f"{evaluate} returns a score called {name!r}: names must be text, and not "
                 f"{' or '.join(map(repr, RESERVED_NAMES))}."
             )
+    return {name: _number(value, f"{evaluate} returns {name!r}") for name, value in values.items()}
+
+
+def _number(value: Any, returned: str) -> float:
     try:
-        return {name: float(value) for name, value in values.items()}
+        return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(f"{evaluate} returns a score that is not a number ({error}).") from None
+        raise RecipeError(f"{returned}, which is not a number ({error}).") from None

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -80,8 +80,11 @@ def _local_cluster(workers: int, attempts: int = MOST_STARTS) -> Any:
 
 
 def _close(client_or_cluster: Any) -> None:
-    """Close a client or a cluster, even if the user presses Ctrl-C again."""
-    with _defer_sigint():
+    """Close a client or a cluster, even if the user presses Ctrl-C again.
+
+    Workers that do not answer in time end with this process.
+    """
+    with _defer_sigint(), suppress(TimeoutError):
         client_or_cluster.close()
 
 

@@ -111,8 +111,12 @@ class Executor:
                     else:
                         results[spec.hash] = outcome
                         finished(spec, outcome)
+        except KeyboardInterrupt:
+            self.notify("stopping the workers: what has finished is kept")
+            raise
         finally:
-            self.client.cancel(list(futures))
+            with suppress(TimeoutError):  # closing the cluster ends them all the same
+                self.client.cancel(list(futures))
         failures = [r for r in results.values() if isinstance(r, Failure)]
         successes = [r for spec in specs if isinstance(r := results[spec.hash], RunResult)]
         if failures:

@@ -11,6 +11,7 @@ were left out, its grid would be smaller than the others; and a mistake in the c
 import ast
 import shlex
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -91,9 +92,7 @@ class Study:
             data: the folder with the data set; default: `data` in `root`.
             names: of optimizers; default: all that have a grid.
         """
-        for folder in (root.absolute(), *root.absolute().parents):
-            if folder.exists() and not folder.is_dir():
-                raise ValueError(f"{folder} is a file: --out must be a folder, or the name of a new one.")
+        _check_writable(root.absolute())
         recipe, path = load(reference, scale)
         chosen = tuple(names) if names else tuple(recipe.grids)
         grids = dict(recipe.grids)
@@ -358,6 +357,17 @@ def _failed_run(failure: Failure) -> FailedRun:
 
 def _repeated(values: Iterable[Any]) -> list[Any]:
     return [value for value, times in Counter(values).items() if times > 1]
+
+
+def _check_writable(root: Path) -> None:
+    folder = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file: --out must be a folder, or the name of a new one.")
+    try:
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"--out {root} cannot be written to ({error.strerror}).") from error
 
 
 def _check_grid(recipe: Recipe, name: str, grid: Grid) -> None:
