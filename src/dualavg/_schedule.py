@@ -1,5 +1,6 @@
 """The torch plumbing of a schedule, and the checks of its settings."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -33,6 +34,12 @@ def _copy(lr: float | Tensor) -> float | Tensor:
     return lr.clone() if isinstance(lr, Tensor) else lr
 
 
+def _is_spent(group: dict[str, Any]) -> bool:
+    """Whether a schedule has ended at 0; a tensor lr is not asked, which would wait for its device."""
+    lr, first = group["lr"], group.get("initial_lr", 0.0)
+    return not isinstance(lr, Tensor) and lr == 0 and first != 0
+
+
 class Schedule(LRScheduler, ABC):
     """The torch plumbing; a subclass holds its settings and `factor`."""
 
@@ -45,6 +52,12 @@ class Schedule(LRScheduler, ABC):
             known = all(0 <= i <= last for i in groups)
             require(known, f"groups must be among the optimizer's 0 to {last}, got {groups}.")
         self.groups = groups
+        if last_epoch == -1 and any(map(_is_spent, optimizer.param_groups)):
+            warnings.warn(
+                "lr is 0 where an earlier schedule ended, and 0 times any factor is 0: set the lr of each of "
+                "optimizer.param_groups before making a new schedule.",
+                stacklevel=3,
+            )
         super().__init__(optimizer, last_epoch)
 
     @abstractmethod

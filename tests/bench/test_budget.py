@@ -86,6 +86,7 @@ def test_all_workers_wait_for_the_network_that_runs_start_from(tmp_path: Path) -
     confirmation = study.confirmation(choice, 2)
     budget = allowance(study, 100, workers=2)
     budget.costs = dict.fromkeys(study.names, Cost(1000.0, 1000.0, start=700.0))
+    assert "adamw+lora" in budget.plan().recipe.grids  # which adapt names, though it is not run
     assert budget._time(tuning) == pytest.approx(700 + 1000 * len(tuning) / 2)
     assert budget._time(confirmation) == pytest.approx(1000 * len(confirmation) / 2)  # it is trained by then
 
@@ -93,7 +94,7 @@ def test_all_workers_wait_for_the_network_that_runs_start_from(tmp_path: Path) -
 def test_a_time_that_is_too_short_is_an_error_with_the_time_needed(study: Study) -> None:
     with pytest.raises(ValueError, match=r"--budget 1h is too short: .* 2 step sizes with 1 seed and then 3"):
         allowance(study, 3 * 5 - 1).plan()
-    with pytest.raises(ValueError, match=r"each of 3 optimizers, takes about 4\.2 h on 1 worker\.$"):
+    with pytest.raises(ValueError, match=r"each of 3 optimizers, takes about 4\.2 h on 1 worker\. Fewer"):
         allowance(study, 1).plan()
 
 

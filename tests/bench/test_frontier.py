@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 from support import starting
@@ -147,7 +148,9 @@ def test_a_study_with_a_second_score_shows_the_frontier():
     page = Reader(text)
     said = " ".join(page.text.split())
     assert "takes no part in any choice" in said
-    assert "Old at equal accuracy: 78" in said
+    assert "Old at accuracy 78" in said
+    assert "better is up and right" in said
+    assert re.search(r"a *89\.\d+ ± 0\.\d+ *best *50\.\d+ ± 0\.\d+", said)  # both scores in Results
     assert any(name.startswith("s0-frontier") for name in page.ids)
     assert len(page.ids) == len(set(page.ids))
 

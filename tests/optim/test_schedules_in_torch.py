@@ -211,3 +211,17 @@ def test_a_group_added_later_does_not_change_a_state_dict_taken_before():
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.5})
     train(optimizer, schedule, 1)
     assert state["base_lrs"] == [0.3, 0.07]
+
+
+def test_a_new_schedule_after_one_that_ended_at_zero_warns_unless_lr_is_set_again():
+    optimizer = two_groups()
+    train(optimizer, WarmupLinearDecay(optimizer, 2, STEPS), STEPS)
+    assert lrs_of(optimizer) == [0, 0]
+    with pytest.warns(UserWarning, match="lr is 0 where an earlier schedule ended") as caught:
+        FlatThenDrop(optimizer, drop_at=3)
+    assert caught[0].filename == __file__
+    for group, lr in zip(optimizer.param_groups, (0.2, 0.04), strict=True):
+        group["lr"] = lr
+    schedule = FlatThenDrop(optimizer, drop_at=3)  # without a warning, which would be an error
+    used = train(optimizer, schedule, 3)
+    assert used == [[0.2, 0.04]] * 3

@@ -14,16 +14,6 @@ START = "before"  # the label of the start
 
 
 @dataclass(frozen=True)
-class BothRow:
-    """An optimizer in the table of both test scores."""
-
-    name: str
-    metric: str
-    also: str
-    n: int
-
-
-@dataclass(frozen=True)
 class EqualRow:
     """An optimizer in the table of second scores at an equal value of the metric."""
 
@@ -50,10 +40,9 @@ class FrontierView:
 
     also: str
     unit: str
-    direction: str
+    better: str  # where in the figure
     start: str
     figure: Drawn
-    both: list[BothRow]
     equal: list[EqualTable]
 
 
@@ -62,23 +51,15 @@ def view(summary: Summary, prefix: str) -> FrontierView | None:
     begin = frontier.start(summary)
     if summary.also is None or begin is None:
         return None
-    both = frontier.both_scores(summary)
-    places = formatting.decimals(also.se for _, also in both.values())
+    places = formatting.decimals(also.se for _, also in frontier.both_scores(summary).values())
+    up = "up" if summary.also.higher_is_better else "down"
+    right = "right" if summary.higher_is_better else "left"
     return FrontierView(
         also=summary.also.name,
         unit=f" ({summary.also.unit})" if summary.also.unit else "",
-        direction="higher is better" if summary.also.higher_is_better else "lower is better",
+        better=f"better is {up} and {right}",
         start=f"{summary.metric} {begin[0]:.{places}f}, {summary.also.name} {begin[1]:.{places}f}",
         figure=drawn(figure(summary, prefix)),
-        both=[
-            BothRow(
-                name,
-                formatting.with_error(metric, formatting.decimals(m.se for m, _ in both.values())),
-                formatting.with_error(also, places),
-                also.n,
-            )
-            for name, (metric, also) in both.items()
-        ],
         equal=[_equal_table(level) for level in frontier.at_equal_score(summary)],
     )
 
@@ -115,7 +96,8 @@ def _interval(interval: tuple[float, float] | None, places: int, *, signed: bool
 def figure(summary: Summary, prefix: str = "frontier") -> str:
     """Draw the second score against the metric: a dot for each grid point, a line for each frontier.
 
-    Dots off the frontier are pale. Those that forget far more than any frontier are outside the frame.
+    Dots off the frontier are pale, the chosen setting has a ring. Those that forget far more than any
+    frontier are outside the frame.
     """
     names = [name for name in verdict.rank(summary) if name in summary.optimizers]
     look = {name: looks(summary.optimizers)[name] for name in names}
@@ -145,11 +127,14 @@ def draw_frontiers(axes: Axes, summary: Summary, look: dict[str, int]) -> None:
             axes.plot([x for x, _ in on], [y for _, y in on], color=color, dashes=dash(i), linewidth=1.6)
             axes.plot([x for x, _ in on], [y for _, y in on], MARKERS[i], color=color, markersize=6.5)
             for d in found[name]:
+                if d.point == summary.optimizers[name].chosen.point:
+                    x, y = d.metric.mean, d.also.mean
+                    axes.plot([x], [y], "o", mfc="none", mec=INK, markersize=13, mew=1.1)
                 if d.on_line and d.metric.se is not None and d.also.se is not None:
                     x, y = d.metric.mean, d.also.mean
                     axes.errorbar(x, y, d.also.se, d.metric.se, color=color, linewidth=1.0, fmt="none")
     axes.plot(*begin, "*", color=INK, markersize=13, zorder=5)
-    axes.annotate(START, begin, xytext=(9, -3), textcoords="offset points", color=INK)
+    axes.annotate(START, begin, xytext=(-6, -18), textcoords="offset points", color=INK)
     for k, set_limits in ((0, axes.set_xlim), (1, axes.set_ylim)):
         values = [pair[k] for pair in shown]
         margin = 0.06 * (max(values) - min(values)) or 0.1

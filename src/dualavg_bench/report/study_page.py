@@ -118,7 +118,7 @@ def study_view(summary: Summary, runs: Sequence[RunResult], prefix: str) -> Stud
         deciding_step=STEPS[summary.report],
         other_step=STEPS["best" if summary.report == "last" else "last"],
         target="" if summary.target is None else formatting.plain(summary.target, verdict.places(summary)),
-        has_test_loss=summary.metric != "loss" and any(entry.test_loss for entry in entries),
+        has_test_loss=summary.metric != "loss" and not summary.also and any(e.test_loss for e in entries),
         has_state=any(entry.state_bytes is not None for entry in entries),
         worst_end=figures.worst_end(summary),
         colors=drawing.looks(failed) | drawing.looks(summary.optimizers),

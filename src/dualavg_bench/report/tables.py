@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dualavg_bench.analysis import formatting, verdict
+from dualavg_bench.analysis.frontier import both_scores
 from dualavg_bench.analysis.overall import Advantage
 from dualavg_bench.analysis.statistics import is_significant
 from dualavg_bench.recipe.settings import Point
@@ -20,6 +21,7 @@ class ScoreRow:
 
     name: str
     test: str  # of the network that decides
+    also: str = DASH  # the second score of the same network
     behind: str = DASH  # the best
     certainty: str = ""
     test_loss: str = DASH
@@ -80,6 +82,8 @@ def score_rows(summary: Summary) -> list[ScoreRow]:
         loss for entry in summary.optimizers.values() for loss in (entry.train, entry.test_loss) if loss
     ]
     loss_places = formatting.decimals(loss.se for loss in losses)
+    second = {name: also for name, (_, also) in both_scores(summary).items()} if summary.also else {}
+    also_places = formatting.decimals(also.se for also in second.values())
     rows = []
     for name in verdict.rank(summary):
         entry = summary.optimizers[name]
@@ -95,6 +99,7 @@ def score_rows(summary: Summary) -> list[ScoreRow]:
             ScoreRow(
                 name=name,
                 test=formatting.with_error(test, places),
+                also=formatting.with_error(second[name], also_places) if name in second else DASH,
                 behind=behind,
                 certainty=certainty,
                 test_loss=_loss(entry.test_loss, loss_places, test.n),

@@ -103,7 +103,8 @@ class Allowance:
         raise ValueError(
             f"--budget {self.budget.text} is too short: the smallest study of {study.recipe.name}, {lrs} "
             f"step sizes with 1 seed and then {then} for each of {optimizers}, takes about "
-            f"{duration(needed)} on {counted(self.workers, 'worker')}."
+            f"{duration(needed)} on {counted(self.workers, 'worker')}. "
+            "Fewer optimizers take less: --optimizers."
         )
 
     def describe(self, study: Study) -> str:
@@ -236,6 +237,7 @@ def _parts(study: Study) -> Iterator[tuple[Study, int]]:
 
 def _part(study: Study, tune: int, grids: dict[str, Grid]) -> Study:
     seeds = Seeds(tune=tune, confirm=study.recipe.seeds.confirm)
+    grids = {**study.recipe.grids, **grids}  # also of optimizers that are not run: `adapt` may name them
     return replace(study, recipe=replace(study.recipe, seeds=seeds, grids=grids))
 
 
