@@ -1,5 +1,6 @@
 """The dask cluster that executes runs: local workers, or those of a running scheduler."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 from dualavg_bench.store.files import StoreError
 
+TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # two classes in Python 3.10
 MOST_STARTS = 3  # attempts to start the local workers
 
 
@@ -38,7 +40,7 @@ def cluster(workers: int | None, address: str | None) -> Iterator[Any]:
         if address is not None:
             try:
                 client = Client(address, timeout="10s")
-            except (OSError, TimeoutError) as error:
+            except (OSError, *TIMEOUTS) as error:
                 raise StoreError(f"No dask scheduler answers at {address} ({error}).") from error
             try:
                 yield client
@@ -70,7 +72,7 @@ def _local_cluster(workers: int, attempts: int = MOST_STARTS) -> Any:
             host="127.0.0.1",
             silence_logs=logging.CRITICAL,  # in the workers
         )
-    except (RuntimeError, OSError) as error:  # OSError: TimeoutError too
+    except (RuntimeError, OSError, *TIMEOUTS) as error:
         if attempts > 1:
             return _local_cluster(workers, attempts - 1)
         raise StoreError(
@@ -84,7 +86,7 @@ def _close(client_or_cluster: Any) -> None:
 
     Workers that do not answer in time end with this process.
     """
-    with _defer_sigint(), suppress(TimeoutError):
+    with _defer_sigint(), suppress(*TIMEOUTS):
         client_or_cluster.close()
 
 

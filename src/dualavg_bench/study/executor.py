@@ -23,6 +23,7 @@ from dualavg_bench.run.trial import Cost
 from dualavg_bench.store.files import StoreError
 from dualavg_bench.store.folder import RunFolder
 from dualavg_bench.store.results import RunResult
+from dualavg_bench.study.cluster import TIMEOUTS
 from dualavg_bench.study.failures import Failure, StudyFailed, run_name
 from dualavg_bench.study.worker import MOST_CRASHES, TooManyCrashesError, execute_one, try_out
 
@@ -115,7 +116,7 @@ class Executor:
             self.notify("stopping the workers: what has finished is kept")
             raise
         finally:
-            with suppress(TimeoutError):  # closing the cluster ends them all the same
+            with suppress(*TIMEOUTS):  # closing the cluster ends them all the same
                 self.client.cancel(list(futures))
         failures = [r for r in results.values() if isinstance(r, Failure)]
         successes = [r for spec in specs if isinstance(r := results[spec.hash], RunResult)]
