@@ -236,9 +236,10 @@ def _parts(study: Study) -> Iterator[tuple[Study, int]]:
 
 
 def _part(study: Study, tune: int, grids: dict[str, Grid]) -> Study:
-    seeds = Seeds(tune=tune, confirm=study.recipe.seeds.confirm)
-    grids = {**study.recipe.grids, **grids}  # also of optimizers that are not run: `adapt` may name them
-    return replace(study, recipe=replace(study.recipe, seeds=seeds, grids=grids))
+    recipe = study.recipe
+    seeds = Seeds(tune=tune, confirm=recipe.seeds.confirm)
+    adapt = {name: recipe.adapt[name] for name in recipe.adapt if name in grids}
+    return replace(study, recipe=replace(recipe, seeds=seeds, grids=grids, adapt=adapt))
 
 
 def smaller_grids(grids: Mapping[str, Grid]) -> Iterator[dict[str, Grid]]:
