@@ -52,7 +52,8 @@ class Schedule(LRScheduler, ABC):
             known = all(0 <= i <= last for i in groups)
             require(known, f"groups must be among the optimizer's 0 to {last}, got {groups}.")
         self.groups = groups
-        if last_epoch == -1 and any(map(_is_spent, optimizer.param_groups)):
+        moved = (group for i, group in enumerate(optimizer.param_groups) if self._moves(i))
+        if last_epoch == -1 and any(map(_is_spent, moved)):
             warnings.warn(
                 "lr is 0 where an earlier schedule ended, and 0 times any factor is 0: set the lr of each of "
                 "optimizer.param_groups before making a new schedule.",

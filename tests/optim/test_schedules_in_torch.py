@@ -220,6 +220,8 @@ def test_a_new_schedule_after_one_that_ended_at_zero_warns_unless_lr_is_set_agai
     with pytest.warns(UserWarning, match="lr is 0 where an earlier schedule ended") as caught:
         FlatThenDrop(optimizer, drop_at=3)
     assert caught[0].filename == __file__
+    optimizer.param_groups[0]["lr"] = 0.2
+    FlatThenDrop(optimizer, drop_at=3, groups=[0])  # does not move the other one: no warning
     for group, lr in zip(optimizer.param_groups, (0.2, 0.04), strict=True):
         group["lr"] = lr
     schedule = FlatThenDrop(optimizer, drop_at=3)  # without a warning, which would be an error
