@@ -94,7 +94,9 @@ def test_many_steps_equal_the_for_loop_s_bit_for_bit(
 def test_the_operator_takes_dense_real_tensors(dtype: torch.dtype, anchor: torch.dtype | None) -> None:
     params = parameters((), (5,), (0, 2), (3, 2), (4, 3, 2, 2), dtype=dtype)
     params[4].data = params[4].data.to(memory_format=torch.channels_last)
-    train(MDA(params, fused=True, anchor_dtype=anchor, lr=torch.tensor(0.5)), range(3))
+    optimizer = MDA(params, fused=True, anchor_dtype=anchor, lr=torch.tensor(0.5))
+    train(optimizer, range(3))
+    assert [optimizer.state[p]["step"].item() for p in params] == [3] * len(params)
 
 
 @pytest.mark.usefixtures("only_the_operator")
