@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import distributions, packages_distributions, version
 from pathlib import Path
 
 from dualavg_bench.recipe.user_code import is_installed_file
@@ -253,7 +253,13 @@ def _cpp_digest(text: bytes) -> str:
 
 @functools.cache
 def _distributions() -> dict[str, list[str]]:
-    return {module: sorted(set(names)) for module, names in packages_distributions().items()}
+    found = {module: set(names) for module, names in packages_distributions().items()}
+    if sys.version_info < (3, 11):  # there it leaves out packages without top_level.txt, such as numpy
+        for package in distributions():
+            if package.read_text("top_level.txt") is None:
+                for file in package.files or ():
+                    found.setdefault(file.parts[0].removesuffix(".py"), set()).add(package.metadata["Name"])
+    return {module: sorted(names) for module, names in found.items()}
 
 
 _version = functools.cache(version)  # those of a process do not change under it
