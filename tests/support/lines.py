@@ -105,3 +105,15 @@ def execute(folder: Path, recipe: Recipe, spec: RunSpec, stop_at: tuple[int, ...
 def numbers(result: RunResult) -> dict[str, Any]:
     """What two executions of one run have in common to the last bit."""
     return result.model_dump(include={"train", "valid", "test", "test_best", "status", "diverged_at"})
+
+
+def steps_of(answer: Any) -> Any:
+    """Return an `evaluate` that gives the right answer to the untrained network, and then this one."""
+    asked = []
+
+    def answers(model: Any, batches: Any) -> Any:
+        asked.append(1)
+        right = evaluate(model, batches)
+        return right if len(asked) <= 2 else answer(right)
+
+    return answers
