@@ -2,7 +2,7 @@
 
 Four optimizers find their own step size: DAdaptMDA, DAdaptSGD, DAdaptAdam and Prodigy. Two have a default
 that many people use as it is: AdamW of torch and of schedulefree. The recipes beside this file run them, one
-task each:
+task each. The paper's ablation is not among them, because its task is that of cifar10:
 
     dualavg study examples/no_tuning/cifar10.py --scale mini --data DIR --out OUT/no_tuning --no-extend
 
