@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 from support import two_scores
 from support.made_up_horizon import horizon
@@ -183,9 +184,15 @@ def test_a_figure_that_differs_is_noticed(make, made_up, tmp_path: Path, monkeyp
     monkeypatch.setattr(make, "PAGES", ())
     drawn = make.figures.draw(made_up, tmp_path)
     assert make.outdated(made_up) == []
-    drawn[0].write_text("<svg/>")
+    whole = drawn[0].read_text()
+    drawn[0].write_text(whole.replace("<path", "<path ", 1))
     (tmp_path / "results_old.svg").write_text("<svg/>")
     assert make.outdated(made_up) == sorted([drawn[0], tmp_path / "results_old.svg"])
+    (tmp_path / "results_old.svg").unlink()
+    drawn[0].write_text("<svg/>")
+    assert make.outdated(made_up) == [drawn[0]]
+    drawn[0].write_text(whole.replace(f"v{mpl.__version__},", "v3.0.0,").replace("<path", "<path ", 1))
+    assert make.outdated(made_up) == []  # another version draws other bytes
 
 
 def test_every_file_and_every_table_is_published(make) -> None:

@@ -1,6 +1,6 @@
 """`dualavg_optax.mda` computes what the torch reference computes, step for step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,12 +18,6 @@ STEPS = 200
 LRS = np.array([shape_of_lr(k) for k in range(STEPS)])  # rises, falls, and is zero once
 TOLERANCE = {"rtol": 0.0, "atol": 1e-12}
 SHAPES = {"scalar": (), "layer": {"bias": (7,), "weight": (5, 3)}, "kernels": [(2, 3, 4, 5)]}
-
-
-@pytest.fixture
-def x64() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 def lr_at(k: Any) -> jax.Array:

@@ -244,11 +244,10 @@ def test_half_precision_follows_steps_below_its_resolution(dtype: Any) -> None:
     assert float(x[0]) < 1 - 0.02
 
 
-def test_a_tree_of_several_dtypes_keeps_each_in_x64_mode() -> None:
-    with jax.enable_x64(True):
-        dtypes = [jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64, jnp.complex128]
-        params = [jnp.ones(2, dtype) for dtype in dtypes]
-        trained, state = train(mda(weight_decay=0.1), params, 2)
+def test_a_tree_of_several_dtypes_keeps_each_in_x64_mode(x64: None) -> None:
+    dtypes = [jnp.bfloat16, jnp.float32, jnp.float64, jnp.complex64, jnp.complex128]
+    params = [jnp.ones(2, dtype) for dtype in dtypes]
+    trained, state = train(mda(weight_decay=0.1), params, 2)
     assert [x.dtype for x in trained] == [x0.dtype for x0 in state.x0] == dtypes
     assert [s.dtype for s in state.s] == [jnp.float32, *dtypes[1:]]
 

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from functools import cache
 
 import pytest
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 10, 999, 10**6, 10**9, 10**12, 10**15])
 @pytest.mark.parametrize("lr", [1e-3, 0.5, 15.0])
 def test_alpha_is_exact_to_the_last_digits_however_large_k(k, lr):
-    with localcontext(prec=60):
+    with localcontext(Context(prec=60)):
         now, after = Decimal(k).sqrt(), Decimal(k + 1).sqrt()
         exact = float((after - now) / (Decimal(lr) * after))
     assert theory.alpha(k, lr) == pytest.approx(exact, rel=1e-15, abs=0)
