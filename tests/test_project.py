@@ -3,7 +3,12 @@
 import re
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PINS = (ROOT / "constraints.txt").read_text()
@@ -14,6 +19,20 @@ def test_the_constraints_take_whichever_build_of_torch_is_at_hand_and_no_cuda_pa
     assert re.search(r"^torch==[\d.]+$", PINS, re.MULTILINE)
     assert "+" not in re.sub(r"#.*", "", PINS)
     assert not re.search(r"^(nvidia|cuda|triton)", PINS, re.MULTILINE | re.IGNORECASE)
+
+
+def test_the_constraints_leave_out_on_python_310_what_cannot_be_installed_there() -> None:
+    pins = {}
+    for line in re.findall(r"^[^#\n].*$", PINS, re.MULTILINE):
+        pin = Requirement(line)
+        pins[canonicalize_name(pin.name)] = pin.marker is None or pin.marker.evaluate(
+            {"python_version": "3.10"}
+        )
+    assert {True, False} <= set(pins.values())
+    for package in distributions():
+        if pins.get(canonicalize_name(package.metadata["Name"])):
+            needed = package.metadata["Requires-Python"] or ""
+            assert SpecifierSet(needed).contains("3.10.13"), package.metadata["Name"]
 
 
 def test_every_dependency_is_pinned() -> None:
