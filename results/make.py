@@ -2,6 +2,7 @@
 
     python results/make.py            # write; `make results` does this
     python results/make.py --check    # change nothing; fail if a page differs from the files
+    python results/make.py --page paper.html    # instead, the page of `dualavg reproduce` from the files
 
 A table stands between the lines `<!-- results: NAME -->` and `<!-- end -->`, and nobody edits it by hand.
 """
@@ -19,6 +20,7 @@ import tables
 import untuned
 from tables import Results
 
+from dualavg_bench.reproduction import write_page
 from dualavg_bench.store.files import StoreError
 
 ROOT = Path(__file__).parent.parent
@@ -92,9 +94,14 @@ def main() -> None:
     """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is outdated")
-    check = parser.parse_args().check
+    parser.add_argument("--page", type=Path, help="write the page about the paper's claims to this file")
+    arguments = parser.parse_args()
+    results = Results()
     try:
-        _run(Results(), check=check)
+        if arguments.page:
+            write_page([results.folder / f"{name}.json" for name in results.studies], arguments.page)
+        else:
+            _run(results, check=arguments.check)
     except (StoreError, ValueError) as error:
         sys.exit(f"results/make.py: {error}")
 

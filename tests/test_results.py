@@ -9,6 +9,7 @@ import matplotlib as mpl
 import pytest
 from support import two_scores
 from support.made_up_horizon import horizon
+from support.page_reader import words
 from support.synthetic_runs import renamed, study, summarize
 
 from dualavg_bench.store.documents import read_document, write_document
@@ -193,6 +194,13 @@ def test_a_figure_that_differs_is_noticed(make, made_up, tmp_path: Path, monkeyp
     assert make.outdated(made_up) == [drawn[0]]
     drawn[0].write_text(whole.replace(f"v{mpl.__version__},", "v3.0.0,").replace("<path", "<path ", 1))
     assert make.outdated(made_up) == []  # another version draws other bytes
+
+
+def test_the_page_about_the_paper_says_what_readme_says(make, tmp_path: Path, monkeypatch) -> None:
+    page = tmp_path / "paper.html"
+    monkeypatch.setattr("sys.argv", ["make.py", "--page", str(page)])
+    make.main()
+    assert make.tables.finding(make.Results()) in words(page.read_text())
 
 
 def test_every_file_and_every_table_is_published(make) -> None:

@@ -59,8 +59,13 @@ def plain(value: float, places: int) -> str:
 
 
 def signed(value: float, places: int) -> str:
-    """Return a number with its sign, and a true minus."""
-    return f"{value:+.{places}f}".replace("-", MINUS)
+    """Return a number with its sign, and a true minus. The rounding of sums does not show in the last digit.
+
+    Examples:
+        >>> signed(1.0250000000000012, 2) == signed(1.0249999999999990, 2) == "+1.02"
+        True
+    """
+    return f"{float(f'{value:.12g}'):+.{places}f}".replace("-", MINUS)
 
 
 def p_text(p: float) -> str:
