@@ -73,6 +73,13 @@ def resume(dualavg: Command, scheduler: str) -> Callable[..., str]:
     return run
 
 
+def address_in(file: Path) -> str | None:
+    """Return the scheduler's address; None while its file is not there, or not yet written to its end."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        return str(json.loads(file.read_text())["address"])
+    return None
+
+
 @contextlib.contextmanager
 def dask(folder: Path, *workers: str, **settings: str) -> Iterator[tuple[str, list[Any]]]:
     """A scheduler and workers of its own, each with its option."""
@@ -89,7 +96,7 @@ def dask(folder: Path, *workers: str, **settings: str) -> Iterator[tuple[str, li
             env = environment(**settings)
             processes.append(subprocess.Popen(line, env=env, stdout=log, stderr=log, cwd="/"))
             stack.callback(_end_all, processes[-1])
-        yield wait_until(lambda: file.exists() and json.loads(file.read_text())["address"]), processes
+        yield wait_until(lambda: address_in(file)), processes
 
 
 def _end_all(process: subprocess.Popen[str]) -> None:
