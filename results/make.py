@@ -93,8 +93,9 @@ def _differ(published: bytes, drawn: bytes) -> bool:
 def main() -> None:
     """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is outdated")
-    parser.add_argument("--page", type=Path, help="write the page about the paper's claims to this file")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--check", action="store_true", help="change nothing; fail if a page is outdated")
+    one.add_argument("--page", type=Path, help="write the page about the paper's claims to this file")
     arguments = parser.parse_args()
     results = Results()
     try:
