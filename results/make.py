@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import choices
 import figures
 import tables
 import untuned
@@ -50,6 +51,9 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "costs": tables.costs,
     "untuned": untuned.untuned,
     "untuned-goals": untuned.goals,
+    "choices-quick": partial(choices.scores, scale="quick"),
+    "choices-mini": partial(choices.scores, scale="mini"),
+    "choices-found": choices.found,
     "finetune": tables.forgetting,
     "finetune-figure": tables.frontier_figure,
     "finetune-equal": tables.at_equal_score,

@@ -59,6 +59,11 @@ class Results:
 
     folder: Path = FOLDER
 
+    @property
+    def choices(self) -> Path:
+        """The file of benchmarks/dadapt_choices.py."""
+        return self.folder.parent / "dadapt_choices.json"
+
     def _read(self, suffix: str) -> dict[str, Summary]:
         return self._checked({name: self.folder / f"{name}{suffix}.json" for name in TASKS}, Summary)
 

@@ -26,25 +26,26 @@ FILES = sorted((ROOT / "results").glob("*/*.json"))
 def make(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "results")
     yield importlib.import_module("make")
-    for name in ("make", "tables", "figures", "untuned"):
+    for name in ("make", "choices", "tables", "figures", "untuned"):
         importlib.sys.modules.pop(name, None)
 
 
 @pytest.fixture
 def made_up(make, tmp_path: Path):
     """Files of a made-up study, of its pull and of its run lengths."""
+    folder = tmp_path / "mini"
     runs = study(scale="mini")
-    write_document(tmp_path / "cifar10.json", summarize(runs))
+    write_document(folder / "cifar10.json", summarize(runs))
     fading = [run for run in runs if run.optimizer == "sgd"]
     pull = summarize(renamed(fading, {"sgd": "pull.FadingPull"}))
-    write_document(tmp_path / "cifar10-pull.json", pull)
+    write_document(folder / "cifar10-pull.json", pull)
     untuned = study(scale="mini", lrs=dict.fromkeys(make.untuned.NAMES, (0.1, 0.3, 1.0)))
-    write_document(tmp_path / "cifar10-untuned.json", summarize(untuned))
-    write_document(tmp_path / "cifar10-horizon.json", horizon(scale="mini"))
+    write_document(folder / "cifar10-untuned.json", summarize(untuned))
+    write_document(folder / "cifar10-horizon.json", horizon(scale="mini"))
     grid = {"mda": two_scores.GRID["a"], "adamw": two_scores.GRID["b"]}
     tuned = two_scores.runs(grid, spread=0.1, recipe="finetune_lm", scale="mini")
-    write_document(tmp_path / "finetune_lm.json", summarize(tuned))
-    return make.Results(tmp_path)
+    write_document(folder / "finetune_lm.json", summarize(tuned))
+    return make.Results(folder)
 
 
 def test_every_printed_number_is_that_of_its_file(make) -> None:
@@ -94,7 +95,7 @@ def test_a_table_has_a_row_for_what_is_there(make, made_up, name: str) -> None:
 
 def test_nothing_that_was_not_run_is_printed(make, tmp_path: Path) -> None:
     nothing = make.Results(tmp_path)
-    later = [name for name in make.BLOCKS if name.startswith(("finetune", "untuned"))]
+    later = [name for name in make.BLOCKS if name.startswith(("finetune", "untuned", "choices"))]
     for name in ("scores", "training", "target", "horizon", "pull", "costs", *later):
         assert make.BLOCKS[name](nothing) == "Not run yet."
 
@@ -108,6 +109,24 @@ def test_fine_tuning_is_published_with_both_scores(make, made_up) -> None:
     said = make.BLOCKS["finetune"](made_up)
     assert said.startswith("Language model, Wikipedia to novels: at accuracy 78.5")
     assert "(img/results_finetune.svg)" in make.BLOCKS["finetune-figure"](made_up)
+
+
+def test_the_choices_of_dadapt_mda_are_means_over_seeds(make, made_up) -> None:
+    same = {"scale": "mini", "task": "cifar10", "run": "", "steps": 100, "d": [1.0, 2.0, 3.0, 4.0]}
+    rows = [
+        {**same, "case": case, "seed": seed, "score": score + seed, "eta": 0.5 + seed, "eta_step": 40}
+        for case, score in (("as it is", 60.0), ("lr 2", 61.0), ("lr 0.5", 59.0))
+        for seed in (0, 1)
+    ]
+    made_up.choices.write_text(json.dumps(rows))
+    table = make.BLOCKS["choices-mini"](made_up)
+    assert table.startswith("| mini, n = 2 | `cifar10`, accuracy")
+    assert table.endswith("| as it is | 60.5 |\n| lr 2 | **61.5** |\n| lr 0.5 | 59.5 |")
+    lr = made_up.studies["cifar10"].optimizers["mda"].chosen.lr
+    assert f"| `cifar10` | mini | {lr:g} | 1 | 40 | 100 | 1 | 2 | 3 | 4 |" in make.BLOCKS["choices-found"](
+        made_up
+    )
+    assert make.BLOCKS["choices-quick"](made_up) == "Not run yet."
 
 
 def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_up) -> None:

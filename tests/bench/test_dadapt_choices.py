@@ -45,13 +45,20 @@ def test_every_choice_changes_the_result(choices) -> None:
         params = parameters((5, 3), (7,))
         arguments = {**settings, "weight_decay": settings.get("decay", 0.0)}
         arguments.pop("decay", None)
-        lr = arguments.pop("lr", 1.0)
         optimizer = choices.Variant(params, **arguments)
+        lr = arguments.get("lr", 1.0)
         for k in range(300):
-            optimizer.param_groups[0]["lr"] = lr
+            optimizer.param_groups[0]["lr"] = lr * min(1.0, (k + 1) / 10)
             for p in params:
                 p.grad = gradient(p, k)
             optimizer.step()
         result = torch.cat([p.detach().flatten() for p in params])
         assert not any(torch.equal(result, other) for other in seen)
         seen.append(result)
+
+
+def test_a_finished_run_is_not_run_again_unless_its_code_changed(choices, tmp_path: Path) -> None:
+    jobs = [choices.Job("quick", case, "cifar10", 0, tmp_path) for case in ("as it is", "lr 2")]
+    study = choices._study(jobs[0], tmp_path)
+    rows = [{"run": jobs[0].spec(study).hash}, {"run": "of other code"}]
+    assert choices.missing(jobs, rows) == jobs[1:]
