@@ -12,14 +12,17 @@ from dualavg_bench.store.summaries import Summary
 OURS = "dadapt-mda"
 NAMES = {
     OURS: "DAdaptMDA",
+    "mda": "MDA, lr 1",
     "dadaptation.DAdaptSGD": "DAdaptSGD",
     "dadaptation.DAdaptAdam": "DAdaptAdam",
     "prodigyopt.Prodigy": "Prodigy",
     "schedulefree.AdamWScheduleFree": "schedule-free AdamW",
     "adamw": "AdamW",
 }
-MARKERS = {OURS: "o"} | dict(zip(list(NAMES)[1:], "s^DvP", strict=True))
-COLOURS = dict(zip(NAMES, ("#0072b2", "#d55e00", "#e69f00", "#cc79a7", "#009e73", "#555555"), strict=True))
+MARKERS = {OURS: "o"} | dict(zip(list(NAMES)[1:], "Xs^DvP", strict=True))
+COLOURS = dict(
+    zip(NAMES, ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#cc79a7", "#009e73", "#555555"), strict=True)
+)
 FURTHEST = 12  # margins; what is further off is drawn at the edge
 
 
@@ -78,7 +81,7 @@ def draw(results: Results, path: Path) -> Path:
     ax.set(ylim=(len(both) - 0.5, -0.5), xlim=(-FURTHEST - 0.5, FURTHEST + 0.5))
     ax.set(xlabel="test score against MDA tuned, in margins: right is better, the band counts as equal")
     ax.legend(
-        loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=6, frameon=False, fontsize=8, columnspacing=1
+        loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=7, frameon=False, fontsize=8, columnspacing=1
     )
     ax.grid(visible=True, axis="x")
     figure.savefig(path, metadata={"Date": None})

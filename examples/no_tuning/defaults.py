@@ -1,8 +1,9 @@
 """No tuning at all: optimizers at the step size that is their default, on the paper's miniatures.
 
 Four optimizers find their own step size: DAdaptMDA, DAdaptSGD, DAdaptAdam and Prodigy. Two have a default
-that many people use as it is: AdamW of torch and of schedulefree. The recipes beside this file run them, one
-task each. The paper's ablation is not among them, because its task is that of cifar10:
+that many people use as it is: AdamW of torch and of schedulefree. MDA at its default of 1 tells whether the
+search for a step size was worth it. The recipes beside this file run them, one task each. The paper's
+ablation is not among them, because its task is that of cifar10:
 
     dualavg study examples/no_tuning/cifar10.py --scale mini --data DIR --out OUT/no_tuning --no-extend
 
@@ -21,6 +22,7 @@ from dualavg_bench.recipe import Grid, Recipe, Seeds, registry
 
 OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {  # with the settings that are not defaults
     "dadapt-mda": {},
+    "mda": {},
     "dadaptation.DAdaptSGD": {"momentum": 0.9},
     "dadaptation.DAdaptAdam": {},
     "prodigyopt.Prodigy": {},

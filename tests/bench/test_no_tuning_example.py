@@ -25,7 +25,7 @@ def test_everything_but_the_schedule_is_a_default(file: Path, scale: str) -> Non
         recipe.name == base.name
     )  # seeds, so data order and initialisation, are those of the published study
     assert recipe.steps == base.steps
-    assert len(recipe.grids) == 6
+    assert len(recipe.grids) == 7
     for name, grid in recipe.grids.items():
         cls, _ = registry.find(name)
         defaults = cls([torch.nn.Parameter(torch.zeros(1))]).defaults
