@@ -248,6 +248,15 @@ def test_a_claim_of_equal_shows_its_margin_interval_and_n():
     assert text.count("margin ±") == sum(claim.relation == "equal" for claim in paper.CLAIMS)
 
 
+@pytest.mark.parametrize(
+    ("scores", "theirs"), [({"mda": 2.0, "adam": 1.0}, "> 0"), ({"mda": 2.0, "sgd": 1.0}, "equal")]
+)
+def test_a_claim_without_a_number_shows_what_the_difference_has_to_be(scores, theirs):
+    one = summarize(study("imagenet", scores))
+    text = words(paper_page.render("mini", {"imagenet": (one, ())}, {}, {}))
+    assert re.search(rf" {theirs} \+[\d.]+ \(5\)", text)
+
+
 def test_miniatures_are_called_a_fair_picture_whose_sizes_are_not_the_paper_s():
     for scale in ("quick", "mini"):
         caution = paper_page.CAUTIONS[scale]

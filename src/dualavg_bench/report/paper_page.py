@@ -112,7 +112,7 @@ def _claim_row(ours: paper.Judgement, summaries: Mapping[str, Summary]) -> Claim
         interval = f"{signed(ours.low, places)} to {signed(ours.high, places)}"
     return ClaimRow(
         claim=ours.claim,
-        theirs=ours.claim.relation if ours.claim.by is None else signed(ours.claim.by, 2),
+        theirs=_claimed(ours.claim),
         ours=DASH if ours.advantage is None else f"{signed(ours.advantage, places)} ({ours.n})",
         interval=interval,
         margin=_margin(ours, places),
@@ -120,6 +120,13 @@ def _claim_row(ours: paper.Judgement, summaries: Mapping[str, Summary]) -> Claim
         verdict=ours.verdict,
         css_class=CSS_CLASSES.get(ours.verdict, "faint"),
     )
+
+
+def _claimed(claim: paper.Claim) -> str:
+    """Return the difference that the paper claims: a number, or what it has to be."""
+    if claim.by is not None:
+        return signed(claim.by, 2)
+    return "> 0" if claim.relation == "better" else "equal"
 
 
 def _places(claim: paper.Claim, summary: Summary) -> int:
