@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import choices
 import figures
+import pairs
 import tables
 import untuned
 from tables import Results
@@ -46,6 +47,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "target": tables.target,
     "claims": tables.claims,
     "finding": tables.finding,
+    "pairs": pairs.pairs,
     "horizon": tables.horizon,
     "pull": tables.pull,
     "costs": tables.costs,

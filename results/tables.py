@@ -168,9 +168,9 @@ def claims(results: Results) -> str:
     rows = []
     for row in paper.judge(results.studies):
         places = interval_decimals([(row.low, row.high)])
-        theirs = (
-            signed(row.claim.by, 2) if row.claim.by is not None else row.claim.words or row.claim.relation
-        )
+        theirs = row.claim.words or {"better": "> 0", "equal": "equal"}[row.claim.relation]
+        if row.claim.by is not None:
+            theirs = signed(row.claim.by, 2)
         if row.margin is not None:
             percent = row.claim.margin and row.claim.margin.endswith("%")
             theirs += f"; margin {row.claim.margin}" + (f" = {row.margin:.2g}" if percent else "")
@@ -187,8 +187,9 @@ def claims(results: Results) -> str:
 
 
 def finding(results: Results) -> str:
-    """One sentence: how many claims agree."""
-    return paper.finding(paper.judge(results.studies), "mini")
+    """Two sentences: how many claims agree, and how many of those that speak for MDA."""
+    rows = paper.judge(results.studies)
+    return f"{paper.finding(rows, 'mini')} {paper.finding_for_mda(rows)}"
 
 
 def pull(results: Results) -> str:

@@ -26,7 +26,7 @@ FILES = sorted((ROOT / "results").glob("*/*.json"))
 def make(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "results")
     yield importlib.import_module("make")
-    for name in ("make", "choices", "tables", "figures", "untuned"):
+    for name in ("make", "choices", "pairs", "tables", "figures", "untuned"):
         importlib.sys.modules.pop(name, None)
 
 

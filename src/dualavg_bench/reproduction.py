@@ -69,7 +69,7 @@ def reproduce(
     }
     write_atomically(path, render(scale, studies, links, failed).encode())
     judgements = paper.judge({name: study.summary for name, study in finished.items()})
-    console.print(paper.finding(judgements, scale))
+    console.print(paper.finding(judgements, scale), paper.finding_for_mda(judgements))
     console.print(f"page: {path}", markup=False, soft_wrap=True)
     return not failed
 

@@ -140,6 +140,13 @@ def test_the_sentence_counts_every_claim():
     assert sum(map(int, re.findall(r"\d+", said.partition(":")[2]))) == len(paper.CLAIMS)
 
 
+def test_claims_for_mda_are_counted_apart():
+    """13 say that MDA is better or as good: not that Adam is better, nor what holds between two others."""
+    rows = paper.judge({"cifar10": summarize(study("cifar10", {"mda": 94.0, "sgd": 95.0}))})
+    said = paper.finding_for_mda(rows)
+    assert said == "Of the 13 which say that MDA is better or as good: 1 disagrees; 12 were not run."
+
+
 @pytest.fixture
 def page():
     runs = study(

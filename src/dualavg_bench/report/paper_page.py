@@ -93,6 +93,7 @@ def render(
         title="The paper's tables and figures, theirs and ours",
         caution=CAUTIONS[scale],
         finding=paper.finding(judgements, scale),
+        finding_for_mda=paper.finding_for_mda(judgements),
         missing=missing,
         margins=_margins(),
         claims=[_claim_row(each, summaries) for each in judgements if each.n],
