@@ -123,16 +123,7 @@ CLAIMS = (
     Claim("wikitext103", LM, "MDA is better than Adam", "mda", "better", "adam", 1.51),
     Claim("wikitext103", LM, "SGD is worse than MDA", "mda", "better", "sgd", 46.96),
     Claim("wikitext103", LM, "SGD is worse than Adam", "adam", "better", "sgd", 45.45),
-    Claim(
-        "wikitext103",
-        LM,
-        f"MDA is worse than Adam {TRAIN}",
-        "adam",
-        "better",
-        "mda",
-        words="it is",
-        split="train",
-    ),
+    Claim("wikitext103", LM, f"MDA is worse than Adam {TRAIN}", "adam", "better", "mda", split="train"),
 )
 
 AGREES, UNDECIDED, DISAGREES, UNTESTED, NOT_RUN = "agrees", "undecided", "disagrees", "no test", "not run"
