@@ -41,21 +41,23 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _horizon(results: Results, path: Path) -> Path:
-    """Test score and training loss against run length, a row per task."""
+    """Test score, its difference from Adam's, and training loss against run length, a row per task."""
     rows = len(results.horizons)
-    figure, axes = plt.subplots(rows, 2, figsize=(8.4, 2.7 * rows), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(rows, 3, figsize=(10.4, 2.8 * rows), layout="constrained", squeeze=False)
     for row, (recipe, horizon) in zip(axes, results.horizons.items(), strict=True):
         unit = f", {horizon.unit}" if horizon.unit else ""
         better = "higher" if horizon.higher_is_better else "lower"
         _against_length(row[0], horizon, "test")
         row[0].set(title=TASKS[recipe], ylabel=f"test {horizon.metric}{unit}\n({better} is better)")
+        _lead_over_adam(row[1], horizon)
+        row[1].set(ylabel="lead over Adam\n(95% interval)")
         if horizon.metric == "perplexity":  # as the loss, which is its logarithm
             row[0].set_yscale("log")
             row[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
             row[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             row[0].yaxis.set_minor_locator(NullLocator())
-        _against_length(row[1], horizon, "train")
-        row[1].set(ylabel="training loss at the end")
+        _against_length(row[2], horizon, "train")
+        row[2].set(ylabel="training loss at the end")
     axes[0][0].legend(frameon=False)
     return _save(figure, path)
 
@@ -67,13 +69,39 @@ def _against_length(ax: Axes, horizon: Horizon, field: str) -> None:
             for length in horizon.lengths
             if name in length.optimizers and (scores := getattr(length.optimizers[name], field))
         ]
-        steps = [step for step, _ in points]
         means, errors = [p.mean for _, p in points], [p.se or 0.0 for _, p in points]
-        look = {"color": COLOURS[name], "marker": MARKERS[name], "ms": 4.5, "lw": 1.6}
-        ax.errorbar(steps, means, errors, ls=DASHES[name], capsize=2, label=NAMES[name], **look)
+        _line(ax, name, [step for step, _ in points], means, errors)
+    _axis_of_lengths(ax, horizon)
+
+
+def _lead_over_adam(ax: Axes, horizon: Horizon) -> None:
+    """Plot the paired differences from Adam with their 95% intervals: above zero is better."""
+    for name in COMPARED[:2]:
+        steps, leads, spans = [], [], []
+        for length in horizon.lengths:
+            pair = next(pair for pair in length.comparisons if {pair.a, pair.b} == {name, "adam"})
+            sign = (1 if horizon.higher_is_better else -1) * (1 if pair.a == name else -1)
+            steps.append(length.steps)
+            leads.append(sign * pair.difference)
+            spans.append(0.0 if pair.low is None or pair.high is None else (pair.high - pair.low) / 2)
+        _line(ax, name, steps, leads, spans)
+    ax.axhline(0, color=COLOURS["adam"], ls=DASHES["adam"], lw=1.6)
+    _axis_of_lengths(ax, horizon)
+
+
+def _line(ax: Axes, name: str, steps: list[int], means: list[float], errors: list[float]) -> None:
+    look = {"color": COLOURS[name], "marker": MARKERS[name], "ms": 4.5, "lw": 1.6}
+    ax.errorbar(steps, means, errors, ls=DASHES[name], capsize=2, label=NAMES[name], **look)
+
+
+def _axis_of_lengths(ax: Axes, horizon: Horizon) -> None:
     ax.set_xscale("log")
-    steps = [length.steps for length in horizon.lengths]
-    ax.set_xticks(steps, [f"{step:,}" for step in steps])
+    labels = [
+        f"{each.steps:,}"
+        + ("" if each.epochs is None else f"\n{round(each.epochs)} epoch{'s' * (round(each.epochs) != 1)}")
+        for each in horizon.lengths
+    ]
+    ax.set_xticks([each.steps for each in horizon.lengths], labels)
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set(xlabel="steps of a run")
     ax.grid(visible=True)
