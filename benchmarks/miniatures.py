@@ -1,6 +1,6 @@
 """Where the time of a miniature's training step goes, and what would change it.
 
-    python benchmarks/miniatures.py --data DIR        # all six at mini, about six minutes on two idle cores
+    python benchmarks/miniatures.py --data DIR        # all six at mini, about three minutes on two idle cores
     python benchmarks/miniatures.py --data DIR --recipes cifar10,roberta
 
 First the parts of a step, medians over --steps steps on one thread, and the seconds of an evaluation on the
