@@ -10,6 +10,7 @@ import pytest
 from support import two_scores
 from support.made_up_horizon import horizon
 from support.page_reader import words
+from support.paper_study import study as paper_study
 from support.synthetic_runs import renamed, study, summarize
 
 from dualavg_bench.store.documents import read_document, write_document
@@ -26,7 +27,7 @@ FILES = sorted((ROOT / "results").glob("*/*.json"))
 def make(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(ROOT / "results")
     yield importlib.import_module("make")
-    for name in ("make", "choices", "pairs", "tables", "figures", "untuned"):
+    for name in ("make", "choices", "complete", "pairs", "tables", "figures", "untuned"):
         importlib.sys.modules.pop(name, None)
 
 
@@ -136,6 +137,29 @@ def test_the_score_of_mda_against_the_better_other_is_paired_by_seed(make, made_
     (pair,) = (pair for pair in summary.comparisons if {pair.a, pair.b} == {"mda", rival})
     advantage = pair.difference if pair.a == "mda" else -pair.difference
     assert f"{make.tables.NAMES[rival]}: {advantage:+.2f}"[:-1] in make.BLOCKS["scores"](made_up)
+
+
+def test_pairs_are_positive_where_mda_is_better_in_score_and_in_training_loss(make, tmp_path: Path) -> None:
+    means, losses = {"mda": 94.0, "sgd": 95.0, "adam": 90.0}, {"mda": 1.0, "sgd": 2.0, "adam": 0.5}
+    runs = [run.model_copy(update={"scale": "mini"}) for run in paper_study("cifar10", means, train=losses)]
+    summary = summarize(runs)
+    write_document(tmp_path / "cifar10.json", summary)
+    sgd, adam = make.BLOCKS["pairs"](make.Results(tmp_path)).splitlines()[2:]
+    cells = [cell.strip() for cell in sgd.strip("| ").split(" | ")]
+    assert (cells[2], cells[4], cells[6], cells[8]) == ("SGD+M", "0 of 5", "5 of 5", "5")
+    assert cells[3].startswith("\N{MINUS SIGN}1.0")
+    assert cells[5].startswith("+1.0")
+    cells = [cell.strip() for cell in adam.strip("| ").split(" | ")]
+    assert (cells[2], cells[4], cells[6]) == ("Adam", "5 of 5", "0 of 5")
+
+
+def test_published_files_have_the_settings_of_their_recipes(make) -> None:
+    complete = importlib.import_module("complete")
+    for name in ("cifar10", "roberta"):
+        summary = make.Results().studies[name]
+        bare = {key: e.model_copy(update={"settings": None}) for key, e in summary.optimizers.items()}
+        older = summary.model_copy(update={"optimizers": bare, "own_schedules": None})
+        assert complete.complete(older, name) == summary
 
 
 def test_the_end_of_a_grid_is_marked_on_its_own_axis(make, made_up) -> None:

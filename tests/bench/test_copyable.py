@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.synthetic_runs import run, summarize
+from support.synthetic_runs import run, study, summarize
 
 import dualavg
 import dualavg_bench
@@ -101,6 +101,7 @@ def test_a_file_of_an_earlier_version_says_that_settings_may_be_missing():
     old = published.model_copy(update={"optimizers": unknown})
     assert "compare with the recipe" in copyable.warning(old)
     assert copyable.lines(old, "mda").optimizer == "MDA(params, lr=3.0, momentum=0.9, weight_decay=0.0001)"
+    assert copyable.warning(summarize(study())) == ""
 
 
 def test_published_lines_have_the_fixed_settings_of_the_recipe():
